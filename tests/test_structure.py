@@ -23,6 +23,7 @@ ROOMS = (
         "searchers",
         "generation",
         "calibration",
+        "checkpoints",
         "models",
         "ledger",
         "evaluation",

@@ -28,7 +28,9 @@ def checkpoint_lines(export: ExportResult, out: Path, prompt: str | None, public
     size_dense = f"{export.parameters_dense / 1e6:,.1f} M parameters"
     lines = [
         f"Wrote {out}: {export.n_layers} layers, {size} instead of {size_dense}.",
-        f"Reloaded with plain transformers; largest logit difference {export.max_logit_difference:.2g}.",
+        "It does not fit into the memory, so it was not run; every tensor was compared with its source, byte by byte."
+        if export.max_logit_difference is None
+        else f"Reloaded with plain transformers; largest logit difference {export.max_logit_difference:.2g}.",
         f"vLLM: vllm serve {quote(str(out.expanduser()))}"
         if export.misread_by_vllm is None
         else f"vLLM would run another model: it {export.misread_by_vllm}.",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shlex
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -20,6 +21,8 @@ from raysearch.text.redaction import redacted
 
 #: The file next to a card with the same facts for programs. It marks a folder or a repository as an export.
 RECORD = "raysearch.json"
+#: The fields of a card's header about the licence.
+_LICENCE_FIELDS = ("license", "license_name", "license_link")
 
 
 @dataclass(frozen=True)
@@ -77,6 +80,8 @@ def model_card(
     name: str,
     *,
     tokenizer: bool,
+    verified: str,
+    licence: Mapping[str, str] | None = None,
     misread: str | None = None,
     misread_by_vllm: str | None = None,
 ) -> str:
@@ -87,6 +92,8 @@ def model_card(
         evidence: The search that found the mask.
         name: The name of the checkpoint's folder.
         tokenizer: Whether the checkpoint has a tokenizer.
+        verified: How the checkpoint was compared with the masked dense model, see `verified_text`.
+        licence: The fields about the licence on the dense model's card, see `licence_fields`.
         misread: Why llama.cpp would run another model, see `raysearch.models.llama_cpp.misread_by_llama_cpp`.
         misread_by_vllm: Why vLLM would run another model, see `raysearch.models.vllm.misread_by_vllm`.
 
@@ -106,9 +113,47 @@ def model_card(
         rows=rows,
         name=name,
         tokenizer=tokenizer,
+        verified=verified,
+        licence=licence or {},
         misread=misread,
         misread_by_vllm=misread_by_vllm,
     )
+
+
+def verified_text(max_logit_difference: float | None) -> str:
+    """Return how an exported checkpoint was compared with the masked dense model, as a sentence.
+
+    Args:
+        max_logit_difference: The largest difference of their logits, relative to the largest |logit|; None if only the
+            files were compared.
+    """
+    if max_logit_difference is None:
+        return (
+            "The model did not fit into the memory, so it was not run: every tensor was compared with its source, byte "
+            "by byte, and transformers builds the model that the config describes with exactly these weights."
+        )
+    return (
+        "The checkpoint was loaded by plain transformers and compared with the masked dense model; largest logit "
+        f"difference {max_logit_difference:.2g}."
+    )
+
+
+def licence_fields(source: Path) -> dict[str, str]:
+    """Return the fields about the licence in the header of the dense model's card; empty if it has no card.
+
+    Args:
+        source: The folder of the dense model.
+    """
+    card = source / "README.md"
+    if not card.is_file():
+        return {}
+    from huggingface_hub import ModelCard
+
+    try:
+        fields = ModelCard.load(card, ignore_metadata_errors=True).data.to_dict()
+    except ValueError:  # its header is no YAML
+        return {}
+    return {name: str(fields[name]) for name in _LICENCE_FIELDS if fields.get(name)}
 
 
 def gguf_card(

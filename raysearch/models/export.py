@@ -1,48 +1,47 @@
 """Exports a pruned model as a checkpoint that transformers, vLLM and, in most cases, llama.cpp load without changes.
 
-The checkpoint is written next to its destination, loaded again with plain transformers, compared with the masked dense
-model, and only then renamed. So `out` is either complete and verified, or unchanged.
+The checkpoint is cut out of the dense model's files next to its destination, loaded by plain transformers, compared
+with the masked dense model, and only then renamed. So `out` is either complete and verified, or unchanged.
 """
 
 from __future__ import annotations
 
 import contextlib
-import copy
-import json
 import os
 import shutil
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from tempfile import TemporaryDirectory
 
-import torch
 from filelock import FileLock
-from huggingface_hub.errors import StrictDataclassError
-from transformers import AutoModelForCausalLM, PreTrainedModel, PreTrainedTokenizerBase
 
+from raysearch.checkpoints.checkpoint import Checkpoint
+from raysearch.checkpoints.config_process import write_config_without_torch
+from raysearch.checkpoints.pruning import PrunedCheckpoint
+from raysearch.checkpoints.side_files import mend_tokenizer_config
 from raysearch.core.mask import Mask
 from raysearch.core.paths import as_path
-from raysearch.core.site import Sites
-from raysearch.errors import UnsupportedModelError, UserError
-from raysearch.models.card import RECORD, Evidence, Pruned, export_record, mergekit_yaml, model_card
-from raysearch.models.config_file import write_config
+from raysearch.errors import UserError
+from raysearch.models.card import (
+    RECORD,
+    Evidence,
+    Pruned,
+    export_record,
+    licence_fields,
+    mergekit_yaml,
+    model_card,
+    verified_text,
+)
+from raysearch.models.export_proof import ExportProof, fits_in_memory, prove_by_files
 from raysearch.models.llama_cpp import misread_by_llama_cpp
-from raysearch.models.loading import load_model, load_tokenizer
-from raysearch.models.reading import folder_of_files, quiet, tokenizer_fingerprint
-from raysearch.models.side_files import CODE_FILES, PROCESSOR_FILES, TEXT_FILES, copy_files, mend_tokenizer_config
+from raysearch.models.loading import describe, load_tokenizer, write_as_safetensors
+from raysearch.models.reading import folder_of_checkpoint
 from raysearch.models.source import locate
 from raysearch.models.spec import LocatedModel, ModelSpec
-from raysearch.models.stack import LayerStack
-from raysearch.models.surgery import remove_layers, rules_of_place
-from raysearch.models.verification import continuation, probe_logits, relative_gap, why_mute
 from raysearch.models.vllm import misread_by_vllm
 from raysearch.text.redaction import redact
-from raysearch.text.sentences import first_line, what_failed
-
-#: The largest difference between the checkpoint's logits and the masked model's, relative to the largest |logit|. It
-#: holds for 16 bits too, since both models compute in the same way.
-_LARGEST_GAP = 1e-5
+from raysearch.text.sentences import what_failed
 
 
 @dataclass(frozen=True)
@@ -55,7 +54,8 @@ class ExportResult:
         parameters: The parameters of the pruned model.
         parameters_dense: The parameters of the dense model.
         max_logit_difference: The largest difference between the reloaded checkpoint's logits and the masked dense
-            model's, relative to the largest |logit|.
+            model's, relative to the largest |logit|; None if the models do not fit into the memory, and the files were
+            compared byte by byte.
         before: The dense model's continuation of the prompt; None without a prompt.
         after: The reloaded checkpoint's continuation of it; None without a prompt.
         search_id: The search that found the mask; None if there is no such search.
@@ -67,7 +67,7 @@ class ExportResult:
     n_layers: int
     parameters: int
     parameters_dense: int
-    max_logit_difference: float
+    max_logit_difference: float | None
     before: str | None
     after: str | None
     search_id: str | None
@@ -78,10 +78,12 @@ class ExportResult:
 def export_checkpoint(
     spec: ModelSpec, mask: Mask, out: Path, *, overwrite: bool, evidence: Evidence, prompt: str | None = None
 ) -> ExportResult:
-    """Write the model without the mask's layers as an ordinary checkpoint, on the CPU.
+    """Write the model without the mask's layers as an ordinary checkpoint, and verify it on the CPU.
+
+    A model that does not fit into the memory is verified by its files alone.
 
     Args:
-        spec: The dense model, in the dtype of the checkpoint. Its device and attention are ignored.
+        spec: The dense model. Its dtype is that of the verification; its device and attention are ignored.
         mask: The layers to remove.
         out: The folder to write.
         overwrite: Whether to replace an earlier export in that folder. Other folders are never replaced.
@@ -100,50 +102,92 @@ def export_checkpoint(
     out = as_path("--out", out).absolute()
     located = locate(replace(spec, device="cpu", attention="auto"))
     check_destination(located, out, overwrite)
-    stack = LayerStack(load_model(located))
-    tokenizer = _tokenizer(located, prompt)
-    before = continuation(stack.model, tokenizer, prompt)
-    dense_generates = why_mute(stack.model) is None
-    with stack.bypassed(mask) as masked:
-        expected = probe_logits(masked)
-    sites = stack.sites
-    parameters_dense = stack.model.num_parameters()
-    kind = stack.model.config.model_type
-    dense_config = copy.deepcopy(stack.model.config.get_text_config())
-    with replacing(out) as folder:
-        model = remove_layers(stack, mask)
-        source = located.path if located.is_hub else None  # a local path is of no use to other people
-        dtype = str(model.dtype).removeprefix("torch.")
-        pruned = Pruned(mask, sites, parameters_dense, model.num_parameters(), dtype, source)
-        _write_model(folder, model, tokenizer, located, mask, sites)
-        _write_documents(folder, out.name, pruned, evidence, tokenizer=tokenizer is not None)
-        places = rules_of_place(dense_config, model.config.get_text_config())
-        del model, stack  # so that there is one model in memory at a time
-        reloaded = _reload(folder, located, kind, places)
-        gap = relative_gap(probe_logits(reloaded), expected)
-        if not gap <= _LARGEST_GAP:
-            raise UnsupportedModelError(
-                f"{kind} cannot be exported without {mask}: the reloaded checkpoint's logits differ by {gap:.1e} of "
-                f"the largest, since its layers depend on their places{places}; choose another mask or architecture"
-            )
-        if dense_generates and (why := why_mute(reloaded)) is not None:
-            raise UnsupportedModelError(
-                f"{kind} cannot be exported without {mask}: transformers does not generate with the layers that are "
-                f"left ({why}); choose a mask that keeps a layer of each kind"
-            )
-        after = continuation(reloaded, tokenizer, prompt)
+    info = describe(spec)
+    sites = info.sites
+    runs = fits_in_memory(info)
+    if prompt is not None and not runs:
+        raise UserError(f"--prompt={prompt}: {spec.name} does not fit into the memory to continue it; leave it out")
+    if prompt is not None:
+        load_tokenizer(located)
+    with replacing(out) as folder, safetensors_folder(located) as source:
+        checkpoint = write_files(folder, source, sites.kept_layers(mask), sites.n_layers, located.trust_remote_code)
+        if located.digest is not None:  # transformers has written the tokenizer of a GGUF file
+            mend_tokenizer_config(folder)
+        if runs:
+            from raysearch.models.running_proof import prove_by_running  # imports torch, which the files do not need
+
+            proof = prove_by_running(folder, located, mask, prompt)
+        else:
+            proof = prove_by_files(folder, checkpoint, info, mask, located.trust_remote_code)
+        # A local path is of no use to other people.
+        name = located.path if located.is_hub else None
+        pruned = Pruned(mask, sites, proof.parameters_dense, proof.parameters, proof.dtype, name)
+        _write_documents(folder, out.name, pruned, evidence, proof, source)
         misread = misread_by_vllm(folder, mask, sites)
     return ExportResult(
         out=out,
         n_layers=len(sites.kept_layers(mask)),
-        parameters=pruned.parameters,
-        parameters_dense=parameters_dense,
-        max_logit_difference=gap,
-        before=before,
-        after=after,
+        parameters=proof.parameters,
+        parameters_dense=proof.parameters_dense,
+        max_logit_difference=proof.max_logit_difference,
+        before=proof.before,
+        after=proof.after,
         search_id=evidence.search_id,
         misread_by_vllm=misread,
     )
+
+
+@contextlib.contextmanager
+def safetensors_folder(model: LocatedModel) -> Iterator[Path]:
+    """Yield the folder of a model's files: config, safetensors and all others.
+
+    A GGUF file without a copy is read, and written as safetensors for the time of the context.
+
+    Args:
+        model: The model.
+
+    Raises:
+        UserError: The files cannot be read.
+    """
+    if model.gguf is None:
+        yield folder_of_checkpoint(model)
+        return
+    with TemporaryDirectory() as temporary:
+        write_as_safetensors(model, Path(temporary))
+        yield Path(temporary)
+
+
+def write_files(
+    folder: Path, source: Path, kept_layers: Sequence[int], n_layers: int, trust_remote_code: bool
+) -> PrunedCheckpoint:
+    """Write the files of a checkpoint without some layers. torch is not imported.
+
+    Args:
+        folder: An empty folder.
+        source: The folder of the dense model.
+        kept_layers: The indices of the kept layers in the dense model, ascending.
+        n_layers: N, the layers of the dense model.
+        trust_remote_code: Whether code of the checkpoint may run, to read its config.
+
+    Returns:
+        What was written.
+
+    Raises:
+        UserError: The files of the dense model cannot be read.
+        UnsupportedModelError: No config can describe the kept layers, or the tensors have names of an unknown form.
+    """
+    pruned = PrunedCheckpoint.of(Checkpoint.open(source), kept_layers, n_layers)
+    pruned.write(folder)
+    write_config_without_torch(
+        folder,
+        source,
+        config=pruned.config,
+        kept_layers=list(kept_layers),
+        n_layers=n_layers,
+        predicts=pruned.predicts,
+        trust_remote_code=trust_remote_code,
+    )
+    return pruned
 
 
 def check_destination(model: LocatedModel, out: Path, overwrite: bool) -> None:
@@ -171,124 +215,26 @@ def check_destination(model: LocatedModel, out: Path, overwrite: bool) -> None:
             raise UserError(f"--out={out} is not empty; name another folder, or replace it with --overwrite")
 
 
-def _tokenizer(model: LocatedModel, prompt: str | None) -> PreTrainedTokenizerBase | None:
-    """Return the model's tokenizer; None if it has none and there is no prompt."""
-    try:
-        return load_tokenizer(model)
-    except UserError:
-        if prompt is not None:
-            raise
-        return None
-
-
-def _write_model(
-    folder: Path,
-    model: PreTrainedModel,
-    tokenizer: PreTrainedTokenizerBase | None,
-    located: LocatedModel,
-    mask: Mask,
-    sites: Sites,
+def _write_documents(
+    folder: Path, name: str, pruned: Pruned, evidence: Evidence, proof: ExportProof, source: Path
 ) -> None:
-    """Write a pruned model, and copy the other files of its source: tokenizer, processor and code.
+    """Write the model card, a recipe for mergekit and the record for programs.
 
     Args:
-        folder: The folder to write into.
-        model: The pruned model.
-        tokenizer: The dense model's tokenizer, if it has one.
-        located: The dense model.
-        mask: The removed layers.
-        sites: The sites of the dense model.
+        folder: The checkpoint.
+        name: Its name.
+        pruned: The pruned model.
+        evidence: The search that found the mask.
+        proof: What was compared.
+        source: The folder of the dense model, whose card names the licence.
     """
-    kind = model.config.model_type
-    own_code = located.trust_remote_code
-    patterns = [*TEXT_FILES]
-    if model.config.get_text_config() is not model.config:  # the model reads more than text
-        patterns += PROCESSOR_FILES
-    if own_code:
-        patterns += CODE_FILES
-    source = folder_of_files(located, patterns)
-    with quiet():
-        try:
-            _save_weights(folder, model, source)
-            write_config(folder, model, source, sites.kept_layers(mask), sites.n_layers, located)
-        except NotImplementedError as error:
-            # Such as a quantisation that transformers can neither remove nor write.
-            raise UnsupportedModelError(
-                f"{kind} cannot be exported: transformers does not write its quantised weights "
-                f"({first_line(error)}); use the model before it was quantised"
-            ) from error
-        except (StrictDataclassError, RuntimeError, ValueError) as error:
-            # Such as when the only layer of a kind is removed.
-            raise UnsupportedModelError(
-                f"{kind} cannot be exported without {mask}: transformers does not write it "
-                f"({first_line(error).split(' [')[0]}); choose another mask or architecture"
-            ) from error
-        if source is not None:
-            copy_files(source, folder, patterns)
-        elif tokenizer is not None:
-            tokenizer.save_pretrained(folder)
-    mend_tokenizer_config(folder, own_code=own_code)
-    if tokenizer is not None:
-        written = load_tokenizer(replace(located, location=str(folder), is_hub=False, gguf=None))
-        if tokenizer_fingerprint(written) != tokenizer_fingerprint(tokenizer):
-            raise UnsupportedModelError(
-                f"{kind} cannot be exported: its tokenizer would read texts otherwise; use another checkpoint of it"
-            )
-    for weights in folder.glob("*.safetensors"):  # save_pretrained makes them readable by the owner only
-        weights.chmod((folder / "config.json").stat().st_mode)
-
-
-def _save_weights(folder: Path, model: PreTrainedModel, source: Path | None) -> None:
-    """Write a pruned model by transformers, quantised only if its weights in memory are.
-
-    If transformers has dequantised the weights of a model, it would quantise them again when it writes them, without a
-    config of the quantisation. So they are written as those of a new model of the same config.
-    """
-    if source is None or "quantization_config" not in json.loads((source / "config.json").read_text(encoding="utf-8")):
-        model.save_pretrained(folder)
-    elif getattr(model.config, "quantization_config", None) is not None:
-        model.save_pretrained(folder, save_original_format=False)
-    else:
-        with torch.device("meta"):
-            plain = type(model)(model.config)
-        plain.load_state_dict(model.state_dict(), assign=True)
-        plain.generation_config = model.generation_config
-        plain.save_pretrained(folder)
-
-
-def _reload(folder: Path, model: LocatedModel, kind: str, places: str) -> PreTrainedModel:
-    try:
-        with quiet():
-            # With output_loading_info, from_pretrained returns a pair; its annotations do not say so.
-            pair: Any = AutoModelForCausalLM.from_pretrained(
-                folder, trust_remote_code=model.trust_remote_code, output_loading_info=True
-            )
-            reloaded: PreTrainedModel
-            names_by_kind: Mapping[str, Iterable[Any]]
-            reloaded, names_by_kind = pair
-    except Exception as error:
-        reason = f"{type(error).__name__}: {first_line(error).split('. ')[0]}"
-        if "ignore_mismatched_sizes" in str(error):
-            reason = "its weights have other shapes than its config says, for example because they depend on a layer's "
-            reason += "place"
-        raise UnsupportedModelError(
-            f"{kind} cannot be exported: transformers does not load the pruned checkpoint ({reason}){places}; choose "
-            "another mask or architecture"
-        ) from error
-    if wrong := sorted(str(name) for names in names_by_kind.values() for name in names):
-        raise UnsupportedModelError(
-            f"{kind} cannot be exported: the pruned checkpoint has other weights than its config describes "
-            f"({wrong[0]} …){places}; choose another mask or architecture"
-        )
-    return reloaded.eval()
-
-
-def _write_documents(folder: Path, name: str, pruned: Pruned, evidence: Evidence, *, tokenizer: bool) -> None:
     card = model_card(
         pruned,
         evidence,
         name,
-        tokenizer=tokenizer,
+        tokenizer=proof.has_tokenizer,
+        verified=verified_text(proof.max_logit_difference),
+        licence=licence_fields(source),
         misread=misread_by_llama_cpp(folder, pruned.mask, pruned.sites),
         misread_by_vllm=misread_by_vllm(folder, pruned.mask, pruned.sites),
     )

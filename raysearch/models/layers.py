@@ -11,21 +11,11 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from transformers import PreTrainedConfig, PreTrainedModel
+from transformers import PreTrainedModel
 
+from raysearch.checkpoints.config_rules import depths
 from raysearch.core.site import Sites
 from raysearch.errors import UnsupportedModelError
-
-#: The names of settings that may hold a decoder's number of layers, in the order in which they are tried.
-_DEPTHS = (
-    "num_hidden_layers",
-    "decoder_layers",
-    "num_decoder_layers",
-    "num_layers",
-    "n_layers",
-    "n_layer",
-    "num_blocks",
-)
 
 
 @dataclass(frozen=True)
@@ -91,20 +81,6 @@ def layer_lists(model: PreTrainedModel) -> list[nn.ModuleList]:
 def sites_of(layers: Iterable[nn.Module]) -> Sites:
     """Return what a mask can remove from a stack of layers; parameters that a layer shares are counted once."""
     return Sites.of_layers(sum(weights.numel() for weights in layer.parameters()) for layer in layers)
-
-
-def depth_names(config: PreTrainedConfig) -> list[str]:
-    """Return the names of a config's settings that may hold the number of a decoder's layers.
-
-    A name that means the number of an encoder's layers is left out.
-    """
-    return [name for name in _DEPTHS if "encoder" not in config.attribute_map.get(name, name)]
-
-
-def depths(config: PreTrainedConfig) -> dict[str, int]:
-    """Return the possible numbers of a decoder's layers in a config, by the name of the setting."""
-    values = {name: getattr(config, name, None) for name in depth_names(config)}
-    return {name: value for name, value in values.items() if type(value) is int}
 
 
 @torch.no_grad()

@@ -12,6 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from raysearch.checkpoints.side_files import TEXT_FILES
 from raysearch.errors import UnsupportedModelError, UserError
 from raysearch.models import gguf
 from raysearch.models.file_cache import FileCache, identity_of_files
@@ -21,6 +22,7 @@ from raysearch.models.reading import (
     check_causal,
     check_code,
     commit_of,
+    model_class,
     pretrained_arguments,
     reading,
     tokenizer_class,
@@ -32,7 +34,6 @@ from raysearch.models.reading import (
 from raysearch.models.reading import (
     tokenizer_fingerprint as tokenizer_fingerprint,
 )
-from raysearch.models.side_files import TEXT_FILES
 from raysearch.models.source import locate
 from raysearch.models.spec import LocatedModel, ModelInfo, ModelSpec
 
@@ -116,13 +117,13 @@ def load_model(model: LocatedModel, device: str | None = None) -> PreTrainedMode
 
 def _read_model(model: LocatedModel, device: str) -> PreTrainedModel:
     import torch
-    from transformers import AutoModelForCausalLM, GenerationConfig
+    from transformers import GenerationConfig
 
     config = load_config(model)
     arguments = pretrained_arguments(model)
     with reading(model):
         # With output_loading_info, from_pretrained returns a pair; its annotations do not say so.
-        pair: Any = AutoModelForCausalLM.from_pretrained(
+        pair: Any = model_class(config).from_pretrained(
             config=config,
             dtype=resolve_dtype(model.dtype, config),
             attn_implementation=None if model.attention == "auto" else model.attention,
@@ -152,6 +153,19 @@ def _read_model(model: LocatedModel, device: str) -> PreTrainedModel:
         # The present one was made before the file was read.
         loaded.generation_config = GenerationConfig.from_model_config(loaded.config)
     return loaded.eval().requires_grad_(False)
+
+
+def write_as_safetensors(model: LocatedModel, folder: Path) -> None:
+    """Write the model of a GGUF file, and its tokenizer, to a folder.
+
+    Args:
+        model: The model.
+        folder: The folder, which exists.
+
+    Raises:
+        UserError: The file cannot be read, or the tokenizer cannot be written so that it stays the same.
+    """
+    _write(load_model(model), model, folder)
 
 
 def _write(loaded: PreTrainedModel, model: LocatedModel, folder: Path) -> None:
@@ -258,7 +272,7 @@ def load_random_layers(info: ModelInfo, layers: Sequence[int]) -> PreTrainedMode
     Returns:
         The model, in eval mode, whose layers are those of `layers`.
     """
-    from raysearch.models.surgery import shrink_config
+    from raysearch.checkpoints.config_rules import shrink_config
 
     model = info.model
     config = load_config(model)
@@ -284,10 +298,9 @@ def without_weights(model: LocatedModel, config: PreTrainedConfig) -> PreTrained
 def _build(model: LocatedModel, config: PreTrainedConfig, device: str, **options: Any) -> PreTrainedModel:
     """Build a model of a config on a device, with new weights."""
     import torch
-    from transformers import AutoModelForCausalLM
 
     with reading(model), torch.device(device):
-        built: PreTrainedModel = AutoModelForCausalLM.from_config(
+        built: PreTrainedModel = model_class(config).from_config(
             config,
             attn_implementation=None if model.attention == "auto" else model.attention,
             trust_remote_code=model.trust_remote_code,

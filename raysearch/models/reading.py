@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import io
 import json
-import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from raysearch.checkpoints.quiet import quiet
 from raysearch.core.hub import is_asked, why_no_answer
 from raysearch.errors import UnsupportedModelError, UserError
 from raysearch.models import gguf
@@ -20,23 +19,8 @@ from raysearch.text.sentences import first_line
 if TYPE_CHECKING:
     from transformers import PreTrainedConfig, PreTrainedTokenizerBase
 
-
-@contextlib.contextmanager
-def quiet() -> Iterator[None]:
-    """Keep transformers and the hub client from printing within the context; their errors are still raised."""
-    from huggingface_hub.utils import logging as hub_logging
-    from transformers.utils import logging
-
-    # The GGUF reader has a progress bar that no setting disables, so stderr is redirected.
-    with contextlib.ExitStack() as after, contextlib.redirect_stderr(io.StringIO()), warnings.catch_warnings():
-        for library in (logging, hub_logging):
-            after.callback(library.set_verbosity, library.get_verbosity())
-            library.set_verbosity_error()
-        if logging.is_progress_bar_enabled():
-            after.callback(logging.enable_progress_bar)
-        logging.disable_progress_bar()
-        warnings.simplefilter("ignore")
-        yield
+#: The files of a repository that hold the model in other formats.
+_OTHER_FORMATS = ["*.bin", "*.pt", "*.pth", "*.gguf", "*.onnx*", "*.msgpack", "*.h5", "original/*", "consolidated*"]
 
 
 @contextlib.contextmanager
@@ -117,8 +101,29 @@ def check_code(model: LocatedModel) -> None:
                     )
 
 
+def model_class(config: PreTrainedConfig) -> Any:
+    """Return transformers' class that loads a whole model with its language head.
+
+    It is the class for causal language models, or the one for models that also read images or sounds, if transformers
+    has no causal class for them.
+
+    Args:
+        config: The model's config.
+    """
+    from transformers import (
+        MODEL_FOR_CAUSAL_LM_MAPPING,
+        MODEL_FOR_MULTIMODAL_LM_MAPPING,
+        AutoModelForCausalLM,
+        AutoModelForMultimodalLM,
+    )
+
+    is_causal = MODEL_FOR_CAUSAL_LM_MAPPING.get(type(config), None) is not None
+    is_multimodal = MODEL_FOR_MULTIMODAL_LM_MAPPING.get(type(config), None) is not None
+    return AutoModelForMultimodalLM if is_multimodal and not is_causal else AutoModelForCausalLM
+
+
 def check_causal(model: LocatedModel, config: PreTrainedConfig) -> None:
-    """Refuse encoder-decoders, and checkpoints that were not saved by a causal language model.
+    """Refuse encoder-decoders, and checkpoints that were not saved by a causal or a multimodal language model.
 
     Args:
         model: The model.
@@ -127,20 +132,21 @@ def check_causal(model: LocatedModel, config: PreTrainedConfig) -> None:
     Raises:
         UnsupportedModelError: The model is not a causal decoder.
     """
-    from transformers import MODEL_FOR_CAUSAL_LM_MAPPING
+    from transformers import MODEL_FOR_CAUSAL_LM_MAPPING, MODEL_FOR_MULTIMODAL_LM_MAPPING
 
     name = f"model={model.name} ({config.model_type})"
-    if config.is_encoder_decoder:
+    if config.is_encoder_decoder or config.get_text_config().is_encoder_decoder:
         raise UnsupportedModelError(f"{name} is an encoder-decoder; use a decoder-only language model")
-    causal = MODEL_FOR_CAUSAL_LM_MAPPING.get(type(config), None)
-    if causal is None and "AutoModelForCausalLM" not in (getattr(config, "auto_map", None) or {}):
+    classes: list[Any] = []
+    for mapping in (MODEL_FOR_CAUSAL_LM_MAPPING, MODEL_FOR_MULTIMODAL_LM_MAPPING):
+        mapped = mapping.get(type(config), None)
+        classes += mapped if isinstance(mapped, tuple) else [mapped]
+    class_names = {cls.__name__ for cls in classes if cls is not None}
+    if not class_names and "AutoModelForCausalLM" not in (getattr(config, "auto_map", None) or {}):
         raise UnsupportedModelError(
             f"{name} is no model that transformers' AutoModelForCausalLM loads; use a decoder-only language model"
         )
     saved_by = config.architectures or []
-    classes = causal if isinstance(causal, tuple) else (causal,)
-    class_names = {cls.__name__ for cls in classes if cls is not None}
-    # Of a multimodal model, transformers reads the language part, if it has a causal class for it.
     heads = ("ForCausalLM", "LMHeadModel", "ForConditionalGeneration")
     if saved_by and not any(class_name in class_names or class_name.endswith(heads) for class_name in saved_by):
         raise UnsupportedModelError(
@@ -199,21 +205,15 @@ def commit_of(model: LocatedModel) -> str:
     return Path(config).parent.name
 
 
-def folder_of_files(model: LocatedModel, patterns: Sequence[str]) -> Path | None:
-    """Return a folder with files of a model other than its weights.
+def folder_of_checkpoint(model: LocatedModel) -> Path:
+    """Return the folder with all files of a model. Of a hub id, files in other formats are not downloaded.
 
     Args:
-        model: The model.
-        patterns: Glob patterns of the files.
-
-    Returns:
-        A folder that contains the files, perhaps among others; None for a GGUF file.
+        model: The model, whose location is a folder or a hub id.
 
     Raises:
         UserError: The files cannot be downloaded.
     """
-    if model.digest is not None:
-        return None
     if not model.is_hub:
         return model.folder
     from huggingface_hub import snapshot_download
@@ -222,7 +222,7 @@ def folder_of_files(model: LocatedModel, patterns: Sequence[str]) -> Path | None
         folder = snapshot_download(
             model.location,
             revision=commit_of(model),
-            allow_patterns=list(patterns),
+            ignore_patterns=_OTHER_FORMATS,
             local_files_only=not hub_answers(model),
         )
     return Path(folder)

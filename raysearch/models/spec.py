@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -113,6 +113,10 @@ class LocatedModel(ModelSpec):
     def folder(self) -> Path:
         """The local folder. It has no meaning for a hub id."""
         return Path(self.location)
+
+    def at(self, folder: Path) -> LocatedModel:
+        """Return the model with its files in another folder, as config and safetensors."""
+        return replace(self, location=str(folder), is_hub=False, revision=None, digest=None, gguf=None)
 
     @property
     def on_gpu(self) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import re
 from collections.abc import Sequence
 from typing import Any
@@ -15,15 +16,16 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from raysearch.calibration.batch import Batch, Inputs
 from raysearch.calibration.objectives.base import log_probs, to_device
 from raysearch.calibration.packing import pack
+from raysearch.checkpoints.quiet import quiet
 from raysearch.core.mask import Mask
 from raysearch.errors import UnsupportedModelError, UserError
 from raysearch.models.layers import LayerCall, plain_logits
-from raysearch.models.reading import quiet
 from raysearch.models.stack import LayerStack, predicting
 from raysearch.text.sentences import first_line
 
 _NEW_TOKENS = 24  # of a continuation
 _PROBE_SHAPE = (2, 8)  # samples x tokens
+_MOST_HANDED_TOKENS = 8193  # a mask of as many tokens takes 64 MiB
 _PROBE_IDS = 1000  # tokens are drawn from the low ids, since high ids may be special (images …)
 
 
@@ -152,6 +154,41 @@ def dense_states(stack: LayerStack, inputs: Inputs) -> Tensor:
 def probe_logits(model: PreTrainedModel) -> Tensor:
     """Return the logits of a plain forward on random tokens, the same each time, [B, T, vocabulary]."""
     return plain_logits(model, torch.tensor(_probe(model).input_ids, device=model.device))
+
+
+@torch.no_grad()
+def handed_to_layers(stack: LayerStack) -> list[str]:
+    """Return a checksum of what each layer is handed besides the hidden state: its mask, its positions.
+
+    No layer runs. The tokens are one more than the narrowest window of attention, so that the mask of a layer with a
+    window differs from that of a layer without one.
+
+    Args:
+        stack: The layers of a model.
+    """
+    config = stack.model.config.get_text_config()
+    windows = [getattr(config, name, None) for name in ("sliding_window", "attention_chunk_size")]
+    narrowest = min((window for window in windows if isinstance(window, int) and window > 0), default=0)
+    positions = getattr(config, "max_position_embeddings", None) or _MOST_HANDED_TOKENS
+    n_tokens = max(_PROBE_SHAPE[1], min(narrowest + 1, positions, _MOST_HANDED_TOKENS))
+    tokens = np.random.default_rng(0).integers(min(config.vocab_size, _PROBE_IDS), size=(1, n_tokens))
+    captured = stack.capture(Batch(tokens, np.arange(n_tokens)[None] > 0).inputs)
+    checksum_of_tensor: dict[int, str] = {}  # layers share masks, which may be large
+    return [_checksum([*call.args, *sorted(call.kwargs.items())], checksum_of_tensor) for call in captured.calls]
+
+
+def _checksum(value: Any, checksum_of_tensor: dict[int, str]) -> str:
+    """Return a checksum of a layer's arguments: of tensors their values, of others whether they are None."""
+    if isinstance(value, Tensor):
+        if id(value) not in checksum_of_tensor:
+            content = value.detach().to("cpu").contiguous().view(torch.uint8).numpy().tobytes()
+            checksum_of_tensor[id(value)] = hashlib.sha256(f"{list(value.shape)}".encode() + content).hexdigest()
+        return checksum_of_tensor[id(value)]
+    if isinstance(value, (list, tuple)):
+        return f"({', '.join(_checksum(item, checksum_of_tensor) for item in value)})"
+    if isinstance(value, (str, bool)) or value is None:
+        return repr(value)
+    return type(value).__name__
 
 
 @torch.no_grad()

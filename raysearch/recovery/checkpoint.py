@@ -13,13 +13,14 @@ from typing import Any
 from peft import PeftModel
 from transformers import AutoConfig, AutoModelForCausalLM
 
+from raysearch.checkpoints.checkpoint import CONFIG, read_json
+from raysearch.checkpoints.config_file import write_config
 from raysearch.core.estimate import estimate_text
 from raysearch.core.mask import Mask
 from raysearch.core.paths import write_atomically
 from raysearch.core.site import Sites
 from raysearch.errors import UnsupportedModelError
 from raysearch.models.card import RECORD, render_card
-from raysearch.models.config_file import write_config
 from raysearch.models.export import replacing
 from raysearch.models.llama_cpp import misread_by_llama_cpp
 from raysearch.models.loading import quiet
@@ -99,9 +100,8 @@ def write_checkpoint(model: ModelSpec, trained: Path, out: Path, evidence: Recov
             tuned = tuned.merge_and_unload()
             _write_adapter(trained, folder / _ADAPTER)
         tuned.save_pretrained(folder)
-        n_layers = tuned.config.get_text_config().num_hidden_layers
         pruned = Path(model.path)
-        write_config(folder, tuned, pruned, range(n_layers), n_layers, model)
+        _write_config(folder, pruned, model)
         for file in pruned.iterdir():  # such as the tokenizer's, unchanged
             copy = folder / file.name
             if copy.exists() or file.suffix == ".safetensors" or file.name in _NOT_COPIED:
@@ -119,6 +119,32 @@ def write_checkpoint(model: ModelSpec, trained: Path, out: Path, evidence: Recov
                 "loaded again; use recovery.method=full, or another architecture"
             )
         write_card(folder, out.name, evidence, ())
+
+
+def _write_config(folder: Path, pruned: Path, model: ModelSpec) -> None:
+    """Write the config of a trained model in the form of the pruned checkpoint's.
+
+    Args:
+        folder: The trained model, with the config that transformers has written.
+        pruned: The folder of the pruned checkpoint.
+        model: The pruned checkpoint.
+
+    Raises:
+        UnsupportedModelError: transformers would read another config from it.
+    """
+    saved = read_json(folder / CONFIG)
+    expected = AutoConfig.from_pretrained(folder, trust_remote_code=model.trust_remote_code)
+    config = read_json(pruned / CONFIG)
+    if "text_config" in config and config.get("model_type") != saved.get("model_type"):  # only the text part is trained
+        config = config["text_config"] | {"architectures": saved["architectures"]}
+    if "quantization_config" not in saved:
+        config.pop("quantization_config", None)
+    differing = write_config(folder, config, expected, predicts=False, trust_remote_code=model.trust_remote_code)
+    if differing:
+        raise UnsupportedModelError(
+            f"the recovered model cannot be written: transformers reads another {differing[0]} from its config; use "
+            "another architecture"
+        )
 
 
 def _write_adapter(trained: Path, folder: Path) -> None:

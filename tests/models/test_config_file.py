@@ -79,10 +79,6 @@ def test_the_dtype_has_both_names(tmp_path: Path) -> None:
     for older in ({}, {"dtype": None, "torch_dtype": "float32"}):
         written = config_of(tmp_path, "llama", _WIDTHS, older)
         assert (written["dtype"], written["torch_dtype"]) == ("float32", "float32")
-    spec = ModelSpec("llama", str(tmp_path / "dense"), dtype="bfloat16")
-    exported(spec, Mask.of(1), tmp_path / "pruned", overwrite=True)
-    written = json.loads((tmp_path / "pruned" / "config.json").read_text())
-    assert (written["dtype"], written["torch_dtype"]) == ("bfloat16", "bfloat16")
 
 
 def test_the_parts_of_a_multimodal_model_have_the_keys_of_both_versions(tmp_path: Path) -> None:

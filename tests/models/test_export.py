@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -133,7 +132,8 @@ def test_a_depth_under_two_keys_is_changed_under_both(tmp_path: Path) -> None:
 def test_weights_that_the_config_does_not_describe_are_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sentences: Sentences
 ) -> None:
-    monkeypatch.setattr("raysearch.models.surgery.shrink_config", lambda *_: None)
+    monkeypatch.setattr("raysearch.checkpoints.config_file.shrink_config", lambda *_: None)
+    monkeypatch.setattr("raysearch.checkpoints.pruning.cut_config", lambda config, *_: config)
     with sentences.refused(UnsupportedModelError):
         exported(dense("llama", tmp_path), Mask.of(1), tmp_path / "pruned")
 
@@ -165,7 +165,8 @@ def test_tied_weights_stay_tied(tmp_path: Path) -> None:
 
 
 def test_16_bits_stay_16_bits(tmp_path: Path) -> None:
-    spec = replace(dense("llama", tmp_path), dtype="bfloat16")
+    FAMILIES["llama"]().to(torch.bfloat16).save_pretrained(tmp_path / "dense")
+    spec = ModelSpec("llama", str(tmp_path / "dense"), dtype="float32")  # of the search
     assert exported(spec, Mask.of(1), tmp_path / "pruned").max_logit_difference <= 1e-5
     assert AutoModelForCausalLM.from_pretrained(tmp_path / "pruned").dtype == torch.bfloat16
     modes = {(tmp_path / "pruned" / name).stat().st_mode for name in ("model.safetensors", "config.json")}
@@ -230,7 +231,7 @@ def test_a_failed_export_does_not_change_the_folder(tmp_path: Path, monkeypatch:
     spec = dense("llama", tmp_path)
     out = tmp_path / "pruned"
     exported(spec, Mask.of(1), out)
-    monkeypatch.setattr(export, "relative_gap", lambda *_: float("nan"))
+    monkeypatch.setattr("raysearch.models.running_proof.relative_gap", lambda *_: float("nan"))
     with pytest.raises(UnsupportedModelError):
         exported(spec, Mask.of(2), out, overwrite=True)
     assert json.loads((out / "raysearch.json").read_text())["mask"] == [1]

@@ -1,30 +1,23 @@
-"""Quantised models: those that transformers dequantises are exported in 16 bits, others in their quantisation."""
+"""Quantised models are exported in their quantisation, byte for byte."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import pytest
 import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 from transformers import AutoModelForCausalLM, BitsAndBytesConfig
 
 from raysearch.core.mask import Mask
-from raysearch.errors import UnsupportedModelError
-from raysearch.models.loading import describe
 from raysearch.models.spec import ModelSpec
-from raysearch.searching.events import WarningRaised
-from raysearch.searching.notices import warn_of_export
-from raysearch.searching.observer import Observer
 from tests.cases import assert_each
+from tests.checkpoints.test_pruning import assert_pruned
 from tests.models.families import _EXPERTS, _HEAD, _MLA, _ROUTED, _WIDTHS, N_LAYERS, tiny
 from tests.models.test_export import exported
-from tests.sentences import Sentences
 
 _BLOCK = 128
 _WIDE = {**_WIDTHS, "hidden_size": _BLOCK, "intermediate_size": _BLOCK, "moe_intermediate_size": _BLOCK}
@@ -42,24 +35,25 @@ def quantised(folder: Path, model: Any, convert: Callable[[str, Tensor], dict[st
     return ModelSpec(model.config.model_type, str(folder))
 
 
-def fp8(folder: Path, model: Any) -> ModelSpec:
+def by_blocks(name: str, values: Tensor) -> dict[str, Tensor]:
     """Quantise like Qwen3-30B-A3B-FP8: blocks of 128 by 128 share a scale; router, embedding and head stay."""
+    if values.ndim != 2 or "layers" not in name or "gate.weight" in name:
+        return {name: values.to(torch.bfloat16)}
+    rows, columns = (-(-length // _BLOCK) for length in values.shape)
+    scales = torch.empty(rows, columns)
+    converted = torch.empty_like(values, dtype=torch.float8_e4m3fn)
+    for row in range(rows):
+        for column in range(columns):
+            block = slice(row * _BLOCK, (row + 1) * _BLOCK), slice(column * _BLOCK, (column + 1) * _BLOCK)
+            scales[row, column] = values[block].abs().max() / 448
+            converted[block] = (values[block] / scales[row, column]).to(torch.float8_e4m3fn)
+    return {name: converted, f"{name}_scale_inv": scales}
 
-    def convert(name: str, values: Tensor) -> dict[str, Tensor]:
-        if values.ndim != 2 or "layers" not in name or "gate.weight" in name:
-            return {name: values.to(torch.bfloat16)}
-        rows, columns = (-(-length // _BLOCK) for length in values.shape)
-        scales = torch.empty(rows, columns)
-        converted = torch.empty_like(values, dtype=torch.float8_e4m3fn)
-        for row in range(rows):
-            for column in range(columns):
-                block = slice(row * _BLOCK, (row + 1) * _BLOCK), slice(column * _BLOCK, (column + 1) * _BLOCK)
-                scales[row, column] = values[block].abs().max() / 448
-                converted[block] = (values[block] / scales[row, column]).to(torch.float8_e4m3fn)
-        return {name: converted, f"{name}_scale_inv": scales}
 
+def fp8(folder: Path, model: Any) -> ModelSpec:
+    """Write a model quantised by `by_blocks`."""
     blocks = {"quant_method": "fp8", "weight_block_size": [_BLOCK, _BLOCK], "activation_scheme": "dynamic"}
-    return quantised(folder, model, convert, blocks)
+    return quantised(folder, model, by_blocks, blocks)
 
 
 def mxfp4(folder: Path) -> ModelSpec:
@@ -83,7 +77,8 @@ def mxfp4(folder: Path) -> ModelSpec:
     )
 
 
-def test_a_dequantised_model_is_exported_in_16_bits(tmp_path: Path) -> None:
+def test_a_quantised_model_keeps_its_quantisation(tmp_path: Path) -> None:
+    """transformers dequantises these on a CPU; the files stay as they are."""
     deepseek = {**_WIDE, "num_key_value_heads": 4, **_ROUTED, **_MLA, "first_k_dense_replace": 1}
     deepseek["moe_intermediate_size"] = _BLOCK
     specs = {
@@ -96,14 +91,11 @@ def test_a_dequantised_model_is_exported_in_16_bits(tmp_path: Path) -> None:
     def check(kind: str) -> None:
         spec = specs[kind](tmp_path / kind)
         out = tmp_path / f"{kind}-pruned"
-        done = exported(spec, Mask.of(1, 2), out)
-        assert (done.n_layers, done.max_logit_difference) == (N_LAYERS - 2, 0)
-        assert "quantization_config" not in json.loads((out / "config.json").read_text())
-        weights = load_file(out / "model.safetensors")
-        assert {values.dtype for values in weights.values()} <= {torch.bfloat16, torch.float32}
-        source = load_file(Path(spec.path) / "model.safetensors")
-        source_names = {name.removesuffix("_blocks") for name in source if not name.endswith(("_scales", "_scale_inv"))}
-        assert set(weights) <= source_names, "each weight has its source's name"
+        report = exported(spec, Mask.of(1, 2), out)
+        assert (report.n_layers, report.max_logit_difference) == (N_LAYERS - 2, 0)
+        assert_pruned(Path(spec.path), out, "model.layers", {0: 0, 3: 1})
+        before, after = (json.loads((folder / "config.json").read_text()) for folder in (Path(spec.path), out))
+        assert after["quantization_config"] == before["quantization_config"]
 
     assert_each(specs, check)
 
@@ -116,49 +108,25 @@ def test_four_bits_stay_four_bits(tmp_path: Path) -> None:
     done = exported(ModelSpec("tiny", str(tmp_path / "dense")), Mask.of(1, 2), tmp_path / "pruned")
     assert (done.n_layers, done.max_logit_difference) == (N_LAYERS - 2, 0)
     assert json.loads((tmp_path / "pruned" / "config.json").read_text())["quantization_config"]["load_in_4bit"]
-    source = load_file(tmp_path / "dense" / "model.safetensors")
+    assert_pruned(tmp_path / "dense", tmp_path / "pruned", "model.layers", {0: 0, 3: 1})
     written = load_file(tmp_path / "pruned" / "model.safetensors")
-    last = "model.layers.{}.mlp.down_proj.weight"
-    assert torch.equal(written[last.format(1)], source[last.format(3)])
-    assert written[last.format(1)].dtype == torch.uint8
+    assert written["model.layers.1.mlp.down_proj.weight"].dtype == torch.uint8
 
 
-def test_an_error_of_writing_becomes_one_sentence(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sentences: Sentences
-) -> None:
-    def save_pretrained(*_: Any, **__: Any) -> None:
-        raise ValueError("The model is quantized with quanto and is not serializable")
+def test_lists_of_modules_follow_their_layers(tmp_path: Path) -> None:
+    """A layer that is not quantised would otherwise be read as quantised, once it has another number."""
+    whole = "model.layers.2."
 
-    tiny("llama", **_WIDE).save_pretrained(tmp_path / "dense")
-    monkeypatch.setattr("transformers.PreTrainedModel.save_pretrained", save_pretrained)
-    with sentences.refused(UnsupportedModelError):
-        exported(ModelSpec("tiny", str(tmp_path / "dense")), Mask.of(1), tmp_path / "pruned")
+    def part(name: str, values: Tensor) -> dict[str, Tensor]:
+        return {name: values.to(torch.bfloat16)} if name.startswith(whole) else by_blocks(name, values)
 
-
-def test_a_quantisation_that_cannot_be_written_is_known_before_a_search(tmp_path: Path) -> None:
-    tiny("llama", **_WIDE).save_pretrained(tmp_path)
-    config = json.loads((tmp_path / "config.json").read_text())
-    four_bits = {"quant_method": "bitsandbytes", "load_in_4bit": True}
-    for quantisation, unwritable in (
-        (None, None),
-        ({"quant_method": "quanto", "weights": "int8"}, "quanto"),
-        ({"quant_method": "fp8", "weight_block_size": [_BLOCK, _BLOCK]}, None),
-        ({"quant_method": "mxfp4"}, None),
-        (four_bits, None),
-        ({"quant_method": "unheard of"}, None),
-    ):
-        values = config if quantisation is None else config | {"quantization_config": quantisation}
-        (tmp_path / "config.json").write_text(json.dumps(values))
-        assert describe(ModelSpec("tiny", str(tmp_path))).unwritable == unwritable, quantisation
-    messages: list[str] = []
-
-    class Listener(Observer):
-        def on_warning_raised(self, event: WarningRaised) -> None:
-            messages.append(event.message)
-
-    (tmp_path / "config.json").write_text(json.dumps(config))
-    info = describe(ModelSpec("tiny", str(tmp_path)))
-    for unwritable in (None, "quanto"):
-        warn_of_export(replace(info, unwritable=unwritable), Listener())
-    assert len(messages) == 1
-    assert "quantised by quanto, so the result of this search cannot be exported" in messages[0]
+    blocks = {"quant_method": "fp8", "weight_block_size": [_BLOCK, _BLOCK], "activation_scheme": "dynamic"}
+    modules = [f"{whole}self_attn.{name}_proj" for name in "qkvo"] + [
+        f"{whole}mlp.{name}_proj" for name in ("gate", "up", "down")
+    ]
+    config = {**blocks, "modules_to_not_convert": ["lm_head", *modules]}
+    spec = quantised(tmp_path / "dense", tiny("llama", **_WIDE), part, config)
+    assert exported(spec, Mask.of(0), tmp_path / "pruned").max_logit_difference == 0
+    written = json.loads((tmp_path / "pruned" / "config.json").read_text())["quantization_config"]
+    renumbered = [name.replace("layers.2.", "layers.1.") for name in modules]
+    assert written["modules_to_not_convert"] == ["lm_head", *renumbered]

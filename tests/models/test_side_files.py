@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -19,6 +20,7 @@ from transformers import (
 from transformers.models.gemma3.image_processing_pil_gemma3 import Gemma3ImageProcessorPil
 from transformers.models.gemma3.processing_gemma3 import Gemma3Processor
 
+from raysearch.checkpoints.side_files import mend_tokenizer_config
 from raysearch.core.mask import Mask
 from raysearch.models.spec import ModelSpec
 from tests.models.families import N_LAYERS, give_own_code
@@ -52,14 +54,15 @@ def test_names_of_transformers_5_are_replaced(tmp_path: Path) -> None:
     backend.pre_tokenizer = pre_tokenizers.Whitespace()
     added = [AddedToken("w5", special=True), "w6"]
     PreTrainedTokenizerFast(tokenizer_object=backend, extra_special_tokens=added).save_pretrained(spec.path)
+    shutil.copytree(spec.path, tmp_path / "mended")
     written = json.loads((Path(spec.path) / "tokenizer_config.json").read_text())
     assert written["tokenizer_class"] == "TokenizersBackend"
     assert len(written["extra_special_tokens"]) == 2
-    exported(spec, Mask.of(1), tmp_path / "pruned")
-    config = json.loads((tmp_path / "pruned" / "tokenizer_config.json").read_text())
+    mend_tokenizer_config(tmp_path / "mended")
+    config = json.loads((tmp_path / "mended" / "tokenizer_config.json").read_text())
     assert config["tokenizer_class"] == "PreTrainedTokenizerFast"
     assert "extra_special_tokens" not in config
-    before, after = (AutoTokenizer.from_pretrained(place) for place in (spec.path, tmp_path / "pruned"))
+    before, after = (AutoTokenizer.from_pretrained(place) for place in (spec.path, tmp_path / "mended"))
     assert before.extra_special_tokens == after.extra_special_tokens == ["w5", "w6"]
     assert before("w5 w9", return_tensors=None) == after("w5 w9", return_tensors=None)
 
@@ -87,7 +90,7 @@ def test_a_model_of_the_hub_is_exported_with_its_files(tmp_path: Path, monkeypat
     assert source["tokenizer.json"] == written["tokenizer.json"]
 
 
-def test_code_is_copied_if_it_may_run_and_is_not_named_otherwise(tmp_path: Path) -> None:
+def test_code_is_copied_whether_it_may_run_or_not(tmp_path: Path) -> None:
     spec = speaking("llama", tmp_path)
     folder = Path(spec.path)
     give_own_code(folder)
@@ -108,11 +111,10 @@ def test_code_is_copied_if_it_may_run_and_is_not_named_otherwise(tmp_path: Path)
         config = json.loads((folder / name).read_text())
         (folder / name).write_text(json.dumps(config | change))
     exported(spec, Mask.of(1), pruned, overwrite=True)
-    assert not [*pruned.rglob("*.py")]
-    for trusted in (False, True):
-        model = AutoModelForCausalLM.from_pretrained(pruned, trust_remote_code=trusted)
-        assert type(model).__name__ == "LlamaForCausalLM"
-        assert AutoTokenizer.from_pretrained(pruned, trust_remote_code=trusted)("w7")["input_ids"] == [7]
+    assert {file: written for file, written in contents(pruned).items() if file in contents(folder)} == contents(folder)
+    written = json.loads((pruned / "config.json").read_text())
+    assert written["auto_map"] == {"AutoConfig": "code.OwnConfig", "AutoModelForCausalLM": "code.Own"}
+    assert type(AutoModelForCausalLM.from_pretrained(pruned)).__name__ == "LlamaForCausalLM"
 
 
 def test_a_model_that_sees_is_exported_with_its_processor(tmp_path: Path) -> None:

@@ -1,0 +1,120 @@
+"""A checkpoint as files: its config, its tensors by name, and all its other files."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from raysearch.checkpoints.safetensors_file import FileTensor, read_header
+from raysearch.errors import UserError
+
+CONFIG = "config.json"
+WEIGHTS = "model.safetensors"
+INDEX = "model.safetensors.index.json"
+#: The files that hold weights, in any format. Those that the checkpoint's index does not name are another copy of the
+#: dense model, so an export leaves them out.
+_WEIGHT_FILES = re.compile(
+    r".*\.(safetensors|bin|pt|pth|ckpt|gguf|ggml|onnx|onnx_data|msgpack|h5|tflite|ot|npz|mlmodel|nemo)"
+    r"|.*\.(safetensors|bin)\.index\.json"
+)
+#: Folders with copies of the dense model in other formats, or with notes of tools.
+_OTHER_FOLDERS = ("original", "onnx", "openvino", "coreml", "metal", ".cache", ".git")
+#: Files that describe the dense model as a repository. An export has its own.
+_OF_THE_REPOSITORY = ("README.md", ".gitattributes", ".gitignore", "raysearch.json", "mergekit.yaml", "checksums.json")
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """A folder with a model in safetensors files.
+
+    Args:
+        folder: The folder.
+        config: The content of ``config.json``.
+        tensors: The tensors of the model, in the order of their files and places.
+        metadata: The metadata of the files, such as ``{"format": "pt"}``.
+        index_metadata: The metadata of the index, except sizes; empty without an index.
+    """
+
+    folder: Path
+    config: Mapping[str, Any]
+    tensors: Sequence[FileTensor]
+    metadata: Mapping[str, str]
+    index_metadata: Mapping[str, Any]
+
+    @classmethod
+    def open(cls, folder: Path) -> Checkpoint:
+        """Read the config, the index and the headers of a checkpoint, but no weight.
+
+        Args:
+            folder: The folder.
+
+        Raises:
+            UserError: A file is missing or cannot be read, or the index names a tensor that its file does not have.
+        """
+        config = read_json(folder / CONFIG)
+        index: dict[str, Any] = {}
+        weight_map: Mapping[str, str] | None = None
+        files = [WEIGHTS]
+        if not (folder / WEIGHTS).is_file():
+            index = read_json(folder / INDEX)
+            weight_map = index.get("weight_map") or {}
+            files = sorted(set(weight_map.values()))
+        metadata: dict[str, str] = {}
+        tensors = []
+        for name in files:
+            file_metadata, file_tensors = read_header(folder / name)
+            metadata |= file_metadata
+            # transformers reads a tensor from the file that the index names.
+            tensors += [tensor for tensor in file_tensors if weight_map is None or weight_map.get(tensor.name) == name]
+        missing = set(weight_map or ()) - {tensor.name for tensor in tensors}
+        if missing:
+            name = min(missing)
+            raise UserError(
+                f"{folder / INDEX} names {name}, which {(weight_map or {})[name]} does not hold; complete the download"
+            )
+        index_metadata = {key: value for key, value in (index.get("metadata") or {}).items() if key != "total_size"}
+        return cls(folder, config, tensors, metadata, index_metadata)
+
+    @cached_property
+    def largest_file_bytes(self) -> int:
+        """The size of the tensors in the largest file, in bytes."""
+        sizes: dict[Path, int] = {}
+        for tensor in self.tensors:
+            sizes[tensor.file] = sizes.get(tensor.file, 0) + tensor.n_bytes
+        return max(sizes.values(), default=0)
+
+    @property
+    def in_shards(self) -> bool:
+        """Whether the tensors lie in files that an index names."""
+        return len({tensor.file for tensor in self.tensors}) > 1
+
+    def other_files(self) -> list[Path]:
+        """Return the paths, relative to the folder, of all files but the config, weights and repository files."""
+        files = []
+        for file in sorted(self.folder.rglob("*")):
+            path = file.relative_to(self.folder)
+            if not file.is_file() or path.parts[0] in _OTHER_FOLDERS or path.name.startswith(".git"):
+                continue
+            if str(path) not in (CONFIG, *_OF_THE_REPOSITORY) and not _WEIGHT_FILES.fullmatch(path.name):
+                files.append(path)
+        return files
+
+
+def read_json(file: Path) -> dict[str, Any]:
+    """Return the object in a JSON file.
+
+    Raises:
+        UserError: The file cannot be read, or holds something else.
+    """
+    try:
+        content = json.loads(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError) as error:
+        raise UserError(f"{file} cannot be read ({error}); complete the download") from error
+    if not isinstance(content, dict):
+        raise UserError(f"{file} holds no JSON object; complete the download")
+    return content

@@ -1,0 +1,119 @@
+"""Which tensors of a checkpoint belong to which layer of the decoder, and their names once layers are removed."""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from raysearch.errors import UnsupportedModelError
+
+#: Parts of names of modules that hold other stacks than the decoder: of images, sounds, encoders, speech.
+_OTHER_STACKS = re.compile(
+    r"(vis|image|img|audio|video|vit|siglip|clip|encoder|talker|token2wav|code2wav|code_predictor|depth_decoder|speech"
+    r"|tower|resampler|perceiver|qformer|q_former|projector|connector|adapter|codec|merger|sam_model).*"
+)
+#: Parts of names of modules with heads that predict further tokens.
+_PREDICTING = re.compile(r"(mtp|nextn).*")
+
+
+@dataclass(frozen=True)
+class LayerNames:
+    """The names of the tensors of a decoder's layers.
+
+    Args:
+        stack: The name of the list of layers, such as ``model.layers``.
+        n_layers: N, the layers of the dense model. Higher numbers are heads that predict further tokens.
+    """
+
+    stack: str
+    n_layers: int
+
+    @classmethod
+    def of(cls, names: Iterable[str], n_layers: int) -> LayerNames:
+        """Find the list of layers among the names of a checkpoint's tensors.
+
+        Args:
+            names: The names of all tensors.
+            n_layers: N, the layers of the dense model.
+
+        Raises:
+            UnsupportedModelError: No list has these layers, or several have.
+        """
+        numbers_of_list: dict[str, set[int]] = defaultdict(set)
+        for name in names:
+            parts = name.split(".")
+            place = next((index for index, part in enumerate(parts) if part.isdecimal()), None)
+            if place is not None:
+                numbers_of_list[".".join(parts[:place])].add(int(parts[place]))
+        complete = [
+            stack
+            for stack, numbers in numbers_of_list.items()
+            if set(range(n_layers)) <= numbers and not any(map(_OTHER_STACKS.fullmatch, stack.split(".")))
+        ]
+        # A head that predicts further tokens may have as many layers as the decoder.
+        complete = [stack for stack in complete if not any(map(_PREDICTING.fullmatch, stack.split(".")))]
+        if len(complete) != 1:
+            lists = ", ".join(sorted(complete)) or "none"
+            raise UnsupportedModelError(
+                f"the checkpoint names its layers in a form that is unknown (lists of {n_layers} layers: {lists}); use "
+                "another architecture"
+            )
+        return cls(complete[0], n_layers)
+
+    def layer_of(self, name: str) -> int | None:
+        """Return the number of the layer that a tensor or a module belongs to; None if it belongs to no layer."""
+        place = self._split(name)
+        return None if place is None else place[0]
+
+    def is_in_layer(self, name: str) -> bool:
+        """Return whether a tensor belongs to one of the N layers, whatever its name begins with."""
+        *_, last = self.stack.split(".")
+        numbered = re.search(rf"(?:^|\.){re.escape(last)}\.(\d+)\.", name) if last else re.match(r"(\d+)\.", name)
+        if numbered is None or any(map(_OTHER_STACKS.fullmatch, name[: numbered.start()].split("."))):
+            return False
+        return int(numbered[1]) < self.n_layers
+
+    def is_predicting(self, name: str) -> bool:
+        """Return whether a tensor belongs to a head that predicts further tokens."""
+        layer = self.layer_of(name)
+        return any(map(_PREDICTING.fullmatch, name.split("."))) or (layer is not None and layer >= self.n_layers)
+
+    def renamed(self, name: str, kept_layers: Sequence[int]) -> str | None:
+        """Return the new name of a tensor or a module; None if it belongs to a removed layer.
+
+        Args:
+            name: The name in the dense model.
+            kept_layers: The indices of the kept layers in the dense model, ascending.
+        """
+        place = self._split(name)
+        if place is None:
+            return name
+        layer, part = place
+        number = new_number(layer, kept_layers, self.n_layers)
+        return None if number is None else f"{self._prefix}{number}{part}"
+
+    @property
+    def _prefix(self) -> str:
+        return f"{self.stack}." if self.stack else ""
+
+    def _split(self, name: str) -> tuple[int, str] | None:
+        """Return the layer's number, and the rest of the name after it; None if the name belongs to no layer."""
+        if not name.startswith(self._prefix):
+            return None
+        number, dot, part = name.removeprefix(self._prefix).partition(".")
+        return (int(number), dot + part) if number.isdecimal() else None
+
+
+def new_number(layer: int, kept_layers: Sequence[int], n_layers: int) -> int | None:
+    """Return a layer's number once layers are removed; None if it is removed itself.
+
+    Args:
+        layer: The number in the dense model. From N on, it is one of a head that predicts further tokens.
+        kept_layers: The indices of the kept layers in the dense model, ascending.
+        n_layers: N, the layers of the dense model.
+    """
+    if layer >= n_layers:
+        return len(kept_layers) + layer - n_layers
+    return kept_layers.index(layer) if layer in kept_layers else None

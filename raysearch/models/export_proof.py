@@ -1,0 +1,84 @@
+"""What was compared of an exported checkpoint and the masked dense model, and the comparison of their files alone."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import prod
+from pathlib import Path
+
+from raysearch.checkpoints.pruning import PrunedCheckpoint, wrong_names
+from raysearch.checkpoints.safetensors_file import SlicedTensor
+from raysearch.core.machine import memory_bytes
+from raysearch.core.mask import Mask
+from raysearch.errors import UnsupportedModelError
+from raysearch.models.meta_load import names_that_differ
+from raysearch.models.spec import ModelInfo
+
+#: The memory that running a model takes besides its weights: libraries, states, logits.
+_OTHER_BYTES = 2**30
+
+
+@dataclass(frozen=True)
+class ExportProof:
+    """What was compared of an exported checkpoint and the masked dense model.
+
+    Args:
+        parameters: The parameters of the checkpoint.
+        parameters_dense: The parameters of the dense model.
+        dtype: The dtype of the weights in memory, such as ``bfloat16``.
+        max_logit_difference: The largest difference of their logits, relative to the largest |logit|; None if the
+            models do not fit into the memory, and only the files were compared.
+        has_tokenizer: Whether the checkpoint has a tokenizer.
+        before: The dense model's continuation of the prompt; None without a prompt.
+        after: The checkpoint's continuation of it; None without a prompt.
+    """
+
+    parameters: int
+    parameters_dense: int
+    dtype: str
+    max_logit_difference: float | None
+    has_tokenizer: bool
+    before: str | None = None
+    after: str | None = None
+
+
+def fits_in_memory(info: ModelInfo) -> bool:
+    """Return whether a model can run on the CPU of this machine."""
+    return info.weight_bytes + _OTHER_BYTES < memory_bytes()
+
+
+def prove_by_files(
+    folder: Path, pruned: PrunedCheckpoint, info: ModelInfo, mask: Mask, trust_remote_code: bool
+) -> ExportProof:
+    """Compare an exported checkpoint with the dense model without running them. torch is not imported here.
+
+    Every tensor is compared with its source, byte by byte. Then transformers builds the model that the config
+    describes, without values, and names the weights that are missing or left over.
+
+    Args:
+        folder: The checkpoint.
+        pruned: What was written.
+        info: The dense model.
+        mask: The removed layers.
+        trust_remote_code: Whether code of the checkpoint may run.
+
+    Raises:
+        UserError: A file has another content than was written.
+        UnsupportedModelError: transformers does not load the checkpoint, or its config describes other weights.
+    """
+    pruned.check_written(folder)
+    n_layers = len(pruned.kept_layers)
+    if wrong := wrong_names(folder, n_layers, names_that_differ(folder, trust_remote_code)):
+        raise UnsupportedModelError(
+            f"model={info.model.name} cannot be exported: the pruned checkpoint has other weights than its config "
+            f"describes ({wrong[0]} …); choose another mask or architecture"
+        )
+    sliced = [tensor for tensor in pruned.tensors if isinstance(tensor, SlicedTensor)]
+    n_sliced = sum(prod(tensor.source.shape) - prod(tensor.shape) for tensor in sliced)
+    return ExportProof(
+        parameters=info.parameters - info.sites.parameters(mask) - n_sliced,
+        parameters_dense=info.parameters,
+        dtype=info.dtype,
+        max_logit_difference=None,
+        has_tokenizer=(folder / "tokenizer_config.json").is_file(),
+    )
