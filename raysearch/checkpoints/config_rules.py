@@ -36,6 +36,9 @@ _IDS_FROM_ONE = "ple_layer_ids"
 _FROM_ONE = {"linear_attn_config": ("full_attn_layers", "kda_layers")}
 #: A list with a value for each layer, which is the number of another layer.
 _OTHER_LAYERS = "kv_source_layers"
+#: The key, in the config of the part for images, of a list with an entry for each of the first layers, to whose output
+#: features of images are added.
+_DEEPSTACK = "deepstack_visual_indexes"
 #: The end of the names of settings with a period, in layers, after which a layer is of another kind.
 _PERIOD = "layer_period"
 #: A period k, with the meaning "layers k-1, 2k-1, … have experts, except those of a list".
@@ -123,6 +126,12 @@ def cut_config(
         cut |= {name: value for name, value in changed.items() if not parts or name in repeated}
         cut |= dict.fromkeys(depths, len(kept_layers))
     return cut
+
+
+def n_image_layers(config: Mapping[str, Any]) -> int:
+    """Return the number of first layers to whose outputs a model adds features of images, by the layers' places."""
+    vision = config.get("vision_config")
+    return len(vision.get(_DEEPSTACK) or ()) if isinstance(vision, dict) else 0
 
 
 def shrink_config(config: PreTrainedConfig, kept_layers: Sequence[int], n_layers: int) -> None:

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from raysearch.checkpoints.checkpoint import INDEX, WEIGHTS, Checkpoint, read_json
-from raysearch.checkpoints.config_rules import TEXT_PARTS, cut_config
+from raysearch.checkpoints.config_rules import TEXT_PARTS, cut_config, n_image_layers
 from raysearch.checkpoints.layer_names import LayerNames
 from raysearch.checkpoints.quantization import QUANTISATION_FILES, ModuleNames
 from raysearch.checkpoints.safetensors_file import FileTensor, SlicedTensor, Tensor, write_file
@@ -28,9 +28,6 @@ _QUANTISATION_KEYS = ("quantization_config", "compression_config")
 _SLICED = {"embed_tokens_per_layer.weight": 1, "per_layer_model_projection.weight": 0}
 #: The key of the width of such a slice.
 _SLICE_WIDTH = "hidden_size_per_layer_input"
-#: The key, in the config of the part for images, of a list with an entry for each of the first layers, to whose
-#: output features of images are added.
-_DEEPSTACK = "deepstack_visual_indexes"
 
 
 @dataclass(frozen=True)
@@ -60,13 +57,12 @@ class PrunedCheckpoint:
             UnsupportedModelError: The tensors have names of an unknown form, or a layer is removed to whose output
                 features of images are added.
         """
-        vision = source.config.get("vision_config")
-        n_deepstack = len(vision.get(_DEEPSTACK) or ()) if isinstance(vision, dict) else 0
-        if list(kept_layers[:n_deepstack]) != list(range(n_deepstack)):
+        n_needed = n_image_layers(source.config)
+        if list(kept_layers[:n_needed]) != list(range(n_needed)):
             raise UnsupportedModelError(
-                f"{source.config.get('model_type')} cannot be exported without all of its first {n_deepstack} layers: "
+                f"{source.config.get('model_type')} cannot be exported without all of its first {n_needed} layers: "
                 "features of images are added to their outputs by their places; protect them with "
-                f"protect={list(range(n_deepstack))}"
+                f"protect={list(range(n_needed))}"
             )
         return cls(source, LayerNames.of([tensor.name for tensor in source.tensors], n_layers), kept_layers)
 

@@ -12,6 +12,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from raysearch.checkpoints.config_rules import n_image_layers
+from raysearch.checkpoints.quiet import quiet as quiet
 from raysearch.checkpoints.side_files import TEXT_FILES
 from raysearch.errors import UnsupportedModelError, UserError
 from raysearch.models import gguf
@@ -26,10 +28,6 @@ from raysearch.models.reading import (
     pretrained_arguments,
     reading,
     tokenizer_class,
-    unwritable_quantisation,
-)
-from raysearch.models.reading import (
-    quiet as quiet,
 )
 from raysearch.models.reading import (
     tokenizer_fingerprint as tokenizer_fingerprint,
@@ -223,7 +221,7 @@ def describe(spec: ModelSpec) -> ModelInfo:
     if identity is None:
         return _describe(model)
     cache = FileCache(model.cache)
-    key = {"sizes": identity, "dtype": model.dtype, "attention": model.attention}
+    key = {"model sizes": identity, "dtype": model.dtype, "attention": model.attention}
     if (cached := cache.get(key)) is not None:
         return replace(from_json(ModelInfo, cached.decode()), model=model)
     info = _describe(model)
@@ -258,7 +256,7 @@ def _describe(model: LocatedModel) -> ModelInfo:
         hidden_size=getattr(text, "hidden_size", None) or embedding.weight.shape[1],
         max_positions=positions if positions is not None and positions > 0 else None,  # XLNet has -1 for no limit
         dtype=str(resolve_dtype(model.dtype, config)).removeprefix("torch."),
-        unwritable=unwritable_quantisation(model, config),
+        n_image_layers=n_image_layers(config.to_dict()),
     )
 
 

@@ -241,28 +241,6 @@ def tokenizer_class(model: LocatedModel) -> Any:
     return AutoTokenizer
 
 
-def unwritable_quantisation(model: LocatedModel, config: PreTrainedConfig) -> str | None:
-    """Return the quantisation of a model if transformers can read it but not write it; otherwise None.
-
-    Args:
-        model: The model.
-        config: The model's config.
-
-    Returns:
-        The name of the quantisation, such as ``awq``, or None.
-    """
-    quantisation = getattr(config, "quantization_config", None)
-    if not quantisation:
-        return None
-    from transformers.quantizers.auto import AutoHfQuantizer
-
-    with reading(model):
-        if isinstance(quantisation, dict) and not AutoHfQuantizer.supports_quant_method(quantisation):
-            return None  # transformers does not read the model as quantised, either
-        quantizer = AutoHfQuantizer.from_config(quantisation, pre_quantized=True)
-        return None if quantizer.is_serializable() else str(quantizer.quantization_config.quant_method.value)
-
-
 def tokenizer_fingerprint(tokenizer: PreTrainedTokenizerBase) -> str:
     """Return the SHA-256 of everything that decides how a tokenizer turns text into token ids."""
     backend = getattr(tokenizer, "backend_tokenizer", None)

@@ -88,17 +88,19 @@ def warn_of_dtype(info: ModelInfo, observer: Observer) -> None:
         )
 
 
-def warn_of_export(info: ModelInfo, observer: Observer) -> None:
-    """Warn if no pruned version of the model can be exported.
+def warn_of_image_layers(info: ModelInfo, problem: Problem, observer: Observer) -> None:
+    """Warn if a search may remove a layer to whose output features of images are added: an export needs it.
 
     Args:
         info: The model.
+        problem: The space of legal masks.
         observer: Gets the warning.
     """
-    if info.unwritable is not None:
+    needed = range(info.n_image_layers)
+    if not problem.sites.in_layers(needed) <= problem.protected:
         observer.warn(
-            f"transformers does not write weights that are quantised by {info.unwritable}, so the result of this "
-            "search cannot be exported from this checkpoint; search the model before quantisation"
+            f"{info.model.name} adds features of images to the outputs of its first {len(needed)} layers, so a mask that "
+            f"removes one of them cannot be exported; protect them with protect={list(needed)}"
         )
 
 
@@ -134,5 +136,6 @@ def warn_before_search(
     """
     warn_of_unknown_tokens(calibrations, observer)
     warn_of_dtype(info, observer)
-    warn_of_refused_masks(spec.evaluation.model, spec.problem(info), spec.remove, observer)
-    warn_of_export(info, observer)
+    problem = spec.problem(info)
+    warn_of_refused_masks(spec.evaluation.model, problem, spec.remove, observer)
+    warn_of_image_layers(info, problem, observer)

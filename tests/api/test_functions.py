@@ -88,9 +88,9 @@ def test_mappings_and_lists_arrive_as_they_are() -> None:
         assert composed["cluster"]["replicas"] == replicas
         assert composed["objective"]["parts"][0]["data"]["samples"] == 4
     axis = {"GA, [no] prior (é): 'x'": "searcher=genetic searcher.prior=none", "b": "searcher=greedy"}
-    values = build.study_spec(as_overrides({"study": {"grid": {"searcher": axis, "remove": [1, 2]}, "retries": 2}}))
-    assert [cell.searcher for cell in values.cells[::2]] == list(axis)
-    assert values.options.retries == 2
+    study = build.study_spec(as_overrides({"study": {"grid": {"searcher": axis, "remove": [1, 2]}, "retries": 2}}))
+    assert [cell.searcher for cell in study.cells[::2]] == list(axis)
+    assert study.options.retries == 2
 
 
 def test_sweep_and_inspect_agree(world: World, cwd: Path, sentences: Sentences) -> None:

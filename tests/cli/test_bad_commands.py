@@ -104,8 +104,8 @@ def test_wrong_commands_are_refused(
     run: Run, cwd: Path, world: World, rubbish: Path, subtests: pytest.Subtests, sentences: Sentences
 ) -> None:
     for arguments in COMMANDS:
-        command = arguments.replace("BAD", str(rubbish)).replace("WORLD", " ".join(world.arguments()))
-        command = command.replace("STUDY", " ".join(world.arguments(cluster="local", tracking="none")))
+        command = arguments.replace("BAD", str(rubbish)).replace("WORLD", " ".join(world.overrides()))
+        command = command.replace("STUDY", " ".join(world.overrides(cluster="local", tracking="none")))
         with subtests.test(arguments[:60]):
             refuses_cleanly(run, command.split(), sentences, arguments, cwd, rubbish)
 

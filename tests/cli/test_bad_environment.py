@@ -130,7 +130,7 @@ def test_paths_that_lead_nowhere(
     (cwd / "loop").symlink_to("loop")
     for arguments in NOWHERE:
         command, *others = arguments.replace("LONG", "x" * 300).split()
-        usual = world.search() if command == "search" else world.arguments() if command == "sweep" else []
+        usual = world.search() if command == "search" else world.overrides() if command == "sweep" else []
         with subtests.test(arguments):
             refuses_cleanly(run, [command, *usual, *others], sentences, arguments, cwd)
 
