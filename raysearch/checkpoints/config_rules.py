@@ -111,6 +111,9 @@ def cut_config(
         kept_layers: The indices of the kept layers in the dense model, ascending.
         n_layers: N, the layers of the dense model.
         n_predicting: The layers after these, which predict further tokens and stay.
+
+    Returns:
+        The changed config.
     """
     parts = {
         name: cut_config(config[name], kept_layers, n_layers, n_predicting)

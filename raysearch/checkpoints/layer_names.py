@@ -38,6 +38,9 @@ class LayerNames:
             names: The names of all tensors.
             n_layers: N, the layers of the dense model.
 
+        Returns:
+            The names of the layers.
+
         Raises:
             UnsupportedModelError: No list has these layers, or several have.
         """
@@ -86,6 +89,9 @@ class LayerNames:
         Args:
             name: The name in the dense model.
             kept_layers: The indices of the kept layers in the dense model, ascending.
+
+        Returns:
+            The new name; None for a removed layer.
         """
         place = self._split(name)
         if place is None:
@@ -113,6 +119,9 @@ def new_number(layer: int, kept_layers: Sequence[int], n_layers: int) -> int | N
         layer: The number in the dense model. From N on, it is one of a head that predicts further tokens.
         kept_layers: The indices of the kept layers in the dense model, ascending.
         n_layers: N, the layers of the dense model.
+
+    Returns:
+        The number in the pruned model, 0-based.
     """
     if layer >= n_layers:
         return len(kept_layers) + layer - n_layers

@@ -53,6 +53,9 @@ class PrunedCheckpoint:
             kept_layers: The indices of the kept layers in the dense model, ascending.
             n_layers: N, the layers of the dense model.
 
+        Returns:
+            The planned checkpoint.
+
         Raises:
             UnsupportedModelError: The tensors have names of an unknown form, or a layer is removed to whose output
                 features of images are added.
@@ -214,6 +217,9 @@ def wrong_names(folder: Path, n_layers: int, loading_info: Mapping[str, Any]) ->
         folder: The checkpoint.
         n_layers: The layers that it should have.
         loading_info: The information of transformers' `from_pretrained`: names of weights by kind.
+
+    Returns:
+        The names, sorted; empty if the checkpoint fits its config.
     """
     names = LayerNames.of([tensor.name for tensor in Checkpoint.open(folder).tensors], n_layers)
     return sorted(

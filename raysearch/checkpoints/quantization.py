@@ -43,6 +43,9 @@ class ModuleNames:
             layers: The names of the layers.
             kept_layers: The indices of the kept layers in the dense model, ascending.
             tensors: The names of all tensors.
+
+        Returns:
+            The names of the modules.
         """
         return cls(layers, kept_layers, frozenset(name.rpartition(".")[0] for name in tensors))
 

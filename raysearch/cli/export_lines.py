@@ -23,6 +23,9 @@ def checkpoint_lines(export: ExportResult, out: Path, prompt: str | None, public
         out: The folder, as the user typed it.
         prompt: The text that both models continued, if any.
         public: Whether the repository of an upload is public.
+
+    Returns:
+        The lines, in the order in which they are printed.
     """
     size = f"{export.parameters / 1e6:,.1f} M parameters"
     size_dense = f"{export.parameters_dense / 1e6:,.1f} M parameters"
@@ -48,6 +51,9 @@ def gguf_lines(export: GGUFExport, out: Path, public: bool) -> list[str]:
         export: The export.
         out: The file, as the user typed it.
         public: Whether the repository of an upload is public.
+
+    Returns:
+        The lines, in the order in which they are printed.
     """
     size = f"{export.size_bytes / 1e6:,.1f} MB"
     size_dense = f"{export.source_bytes / 1e6:,.1f} MB"
@@ -73,6 +79,9 @@ def recovered_lines(export: RecoveredExport, out: Path, public: bool) -> list[st
         export: The export.
         out: The folder, as the user typed it.
         public: Whether the repository of an upload is public.
+
+    Returns:
+        One line, and another one on an upload.
     """
     return [
         f"Wrote {out}: the model of {export.recovery_id}, as it is in {export.source}.",
@@ -86,6 +95,9 @@ def healed_lines(export: HealedGGUF, out: Path) -> list[str]:
     Args:
         export: The export.
         out: The file, as the user typed it.
+
+    Returns:
+        The lines, in the order in which they are printed.
     """
     size_line, _, *run_lines = gguf_lines(export.file, out, public=False)
     n_trained = count(export.trained, "tensor")

@@ -118,6 +118,9 @@ def search_record_tables(
         most: The maximum number of masks to show.
         gap: The rank of its mask, if requested.
         cell: The id of the study that contains it, and its cell there; None if there is none.
+
+    Returns:
+        The tables and lines, in the order in which they are printed.
     """
     tables: list[Table | str] = [facts_table(record, cell)]
     result = record.result

@@ -31,6 +31,9 @@ def refusal(key: str, text: str, secret: str) -> str:
         key: The dotted key of the value.
         text: The value.
         secret: What its secret is, such as ``a password or a token``.
+
+    Returns:
+        One sentence, which names the environment variable to use.
     """
     variables = "HF_TOKEN if it is a token of the Hugging Face Hub"
     if key == "tracking.uri":

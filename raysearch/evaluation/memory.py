@@ -31,6 +31,9 @@ def retry_with_less_memory(attempt: Callable[[], T], use_less: Callable[[], obje
     Args:
         attempt: Computes the result.
         use_less: Called when memory is not enough; makes the next attempt smaller, or raises an error.
+
+    Returns:
+        The result of the first attempt for which memory was enough.
     """
     while True:
         try:

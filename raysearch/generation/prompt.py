@@ -40,6 +40,9 @@ def end_of_answer(text: str, stops: Sequence[str]) -> int | None:
     Args:
         text: The generated text.
         stops: The texts that stop it.
+
+    Returns:
+        The index of the first character after the answer.
     """
     ends = [text.find(stop) for stop in stops if stop in text]
     return min(ends, default=None)

@@ -62,6 +62,9 @@ def prove_by_files(
         mask: The removed layers.
         trust_remote_code: Whether code of the checkpoint may run.
 
+    Returns:
+        What was compared.
+
     Raises:
         UserError: A file has another content than was written.
         UnsupportedModelError: transformers does not load the checkpoint, or its config describes other weights.

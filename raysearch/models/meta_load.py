@@ -20,6 +20,9 @@ def names_that_differ(folder: Path, trust_remote_code: bool) -> dict[str, list[s
         folder: The checkpoint.
         trust_remote_code: Whether code of the checkpoint may run.
 
+    Returns:
+        The names, by the kinds of transformers' loading information: ``missing_keys``, ``unexpected_keys`` ….
+
     Raises:
         UnsupportedModelError: transformers does not load the checkpoint.
     """

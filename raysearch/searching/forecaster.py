@@ -79,6 +79,9 @@ def expected_cost(spec: SearchSpec, info: ModelInfo) -> SearchForecast:
         spec: The search.
         info: The model.
 
+    Returns:
+        The forecast, without seconds and memory.
+
     Raises:
         UserError: The searcher needs gradients that the objective does not have, or no mask is legal.
     """

@@ -21,6 +21,9 @@ def knee_file(search_id: str, store: Path) -> Path:
     Args:
         search_id: The id of the search.
         store: The folder of the store.
+
+    Returns:
+        The path of the file.
     """
     return store / "reports" / as_name("SEARCH", search_id) / "knee.png"
 

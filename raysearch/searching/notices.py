@@ -99,8 +99,8 @@ def warn_of_image_layers(info: ModelInfo, problem: Problem, observer: Observer) 
     needed = range(info.n_image_layers)
     if not problem.sites.in_layers(needed) <= problem.protected:
         observer.warn(
-            f"{info.model.name} adds features of images to the outputs of its first {len(needed)} layers, so a mask that "
-            f"removes one of them cannot be exported; protect them with protect={list(needed)}"
+            f"{info.model.name} adds features of images to the outputs of its first {len(needed)} layers, so a mask "
+            f"that removes one of them cannot be exported; protect them with protect={list(needed)}"
         )
 
 

@@ -48,7 +48,8 @@ def test_every_family_is_exported_and_verified(tmp_path: Path) -> None:
     def check(family: str) -> None:
         out = tmp_path / family / "pruned"
         report = exported(dense(family, tmp_path / family), Mask.of(1, 2), out)
-        assert (report.max_logit_difference or 0) <= 1e-5
+        assert report.max_logit_difference is not None
+        assert report.max_logit_difference <= 1e-5
         model: Any = AutoModelForCausalLM.from_pretrained(out)
         assert model.config.get_text_config().num_hidden_layers == report.n_layers == N_LAYERS - 2
         assert report.parameters == model.num_parameters()
@@ -62,7 +63,8 @@ def test_decoders_with_their_own_key_for_the_number_of_layers_are_exported(tmp_p
     def check(family: str) -> None:
         out = tmp_path / family / "pruned"
         report = exported(dense(family, tmp_path / family), Mask.of(1), out)
-        assert (report.max_logit_difference or 0) <= 1e-5
+        assert report.max_logit_difference is not None
+        assert report.max_logit_difference <= 1e-5
         assert report.n_layers == N_LAYERS - 1
         model: Any = AutoModelForCausalLM.from_pretrained(out)
         assert report.parameters == model.num_parameters()
@@ -320,7 +322,8 @@ def test_the_demo_model_generates_without_three_layers(tmp_path: Path, smollm2_f
     prompt = "The capital of France is"
     report = exported(spec, Mask.of(21, 22, 25), tmp_path / "pruned", prompt=prompt)
     assert (report.n_layers, report.parameters) == (27, 123_894_720)
-    assert (report.max_logit_difference or 0) <= 1e-5
+    assert report.max_logit_difference is not None
+    assert report.max_logit_difference <= 1e-5
     assert report.before
     assert "Paris" in report.before
     assert report.after
