@@ -22,10 +22,12 @@ _WEIGHT_FILES = re.compile(
     r".*\.(safetensors|bin|pt|pth|ckpt|gguf|ggml|onnx|onnx_data|msgpack|h5|tflite|ot|npz|mlmodel|nemo)"
     r"|.*\.(safetensors|bin)\.index\.json"
 )
-#: Folders with copies of the dense model in other formats, or with notes of tools.
-_OTHER_FOLDERS = ("original", "onnx", "openvino", "coreml", "metal", ".cache", ".git")
+#: Folders with copies of the dense model in other formats, or with what a training has left.
+_OTHER_FOLDERS = re.compile(
+    r"original|onnx|openvino|coreml|metal|checkpoint-\d+|global_step\d+|runs|logs|wandb|__pycache__"
+)
 #: Files that describe the dense model as a repository. An export has its own.
-_OF_THE_REPOSITORY = ("README.md", ".gitattributes", ".gitignore", "raysearch.json", "mergekit.yaml", "checksums.json")
+_OF_THE_REPOSITORY = ("README.md", "raysearch.json", "mergekit.yaml", "checksums.json")
 
 
 @dataclass(frozen=True)
@@ -94,15 +96,19 @@ class Checkpoint:
         return len({tensor.file for tensor in self.tensors}) > 1
 
     def other_files(self) -> list[Path]:
-        """Return the paths, relative to the folder, of all files but the config, weights and repository files."""
-        files = []
-        for file in sorted(self.folder.rglob("*")):
-            path = file.relative_to(self.folder)
-            if not file.is_file() or path.parts[0] in _OTHER_FOLDERS or path.name.startswith(".git"):
-                continue
-            if str(path) not in (CONFIG, *_OF_THE_REPOSITORY) and not _WEIGHT_FILES.fullmatch(path.name):
-                files.append(path)
-        return files
+        """Return the paths, relative to the folder, of the files that an export copies as they are.
+
+        These are all files but the config, weights, files of the repository, hidden ones, and what a training has left.
+        """
+        paths = [file.relative_to(self.folder) for file in sorted(self.folder.rglob("*")) if file.is_file()]
+        return [path for path in paths if _is_copied(path)]
+
+
+def _is_copied(path: Path) -> bool:
+    """Return whether an export copies a file, given by its path relative to the checkpoint."""
+    if any(part.startswith(".") or _OTHER_FOLDERS.fullmatch(part) for part in path.parts):
+        return False
+    return str(path) not in (CONFIG, *_OF_THE_REPOSITORY) and not _WEIGHT_FILES.fullmatch(path.name)
 
 
 def read_json(file: Path) -> dict[str, Any]:

@@ -21,8 +21,8 @@ from raysearch.text.redaction import redacted
 
 #: The file next to a card with the same facts for programs. It marks a folder or a repository as an export.
 RECORD = "raysearch.json"
-#: The fields of a card's header about the licence.
-_LICENCE_FIELDS = ("license", "license_name", "license_link")
+#: The fields of a card's header that also hold for a pruned checkpoint.
+_SOURCE_FIELDS = ("license", "license_name", "license_link", "pipeline_tag")
 
 
 @dataclass(frozen=True)
@@ -81,7 +81,8 @@ def model_card(
     *,
     tokenizer: bool,
     verified: str,
-    licence: Mapping[str, str] | None = None,
+    auto_class: str = "AutoModelForCausalLM",
+    source_fields: Mapping[str, str] | None = None,
     misread: str | None = None,
     misread_by_vllm: str | None = None,
 ) -> str:
@@ -93,7 +94,8 @@ def model_card(
         name: The name of the checkpoint's folder.
         tokenizer: Whether the checkpoint has a tokenizer.
         verified: How the checkpoint was compared with the masked dense model, see `verified_text`.
-        licence: The fields about the licence on the dense model's card, see `licence_fields`.
+        auto_class: The name of the class that loads the checkpoint.
+        source_fields: The fields of the dense model's card that also hold for the checkpoint, see `fields_of_card`.
         misread: Why llama.cpp would run another model, see `raysearch.models.llama_cpp.misread_by_llama_cpp`.
         misread_by_vllm: Why vLLM would run another model, see `raysearch.models.vllm.misread_by_vllm`.
 
@@ -114,7 +116,8 @@ def model_card(
         name=name,
         tokenizer=tokenizer,
         verified=verified,
-        licence=licence or {},
+        auto_class=auto_class,
+        source_fields=source_fields or {},
         misread=misread,
         misread_by_vllm=misread_by_vllm,
     )
@@ -138,11 +141,11 @@ def verified_text(max_logit_difference: float | None) -> str:
     )
 
 
-def licence_fields(source: Path) -> dict[str, str]:
-    """Return the fields about the licence in the header of the dense model's card; empty if it has no card.
+def fields_of_card(source: Path) -> dict[str, str]:
+    """Return the fields of the dense model's card that also hold for a pruned checkpoint: its licence and its task.
 
     Args:
-        source: The folder of the dense model.
+        source: The folder of the dense model. Without a card there are no fields.
     """
     card = source / "README.md"
     if not card.is_file():
@@ -153,7 +156,7 @@ def licence_fields(source: Path) -> dict[str, str]:
         fields = ModelCard.load(card, ignore_metadata_errors=True).data.to_dict()
     except ValueError:  # its header is no YAML
         return {}
-    return {name: str(fields[name]) for name in _LICENCE_FIELDS if fields.get(name)}
+    return {name: str(fields[name]) for name in _SOURCE_FIELDS if fields.get(name)}
 
 
 def gguf_card(
@@ -237,7 +240,7 @@ def render_card(template: Path, **values: Any) -> str:
     Args:
         template: The template's file.
         values: The variables of the template. Templates of checkpoints include ``use.md.j2``, about loading, which
-            needs ``name``, ``tokenizer``, ``misread`` and ``misread_by_vllm``, as in `model_card`.
+            needs ``name``, ``tokenizer``, ``auto_class``, ``misread`` and ``misread_by_vllm``, as in `model_card`.
 
     Returns:
         The text, in Markdown with a header in YAML.

@@ -28,7 +28,7 @@ from raysearch.models.card import (
     Evidence,
     Pruned,
     export_record,
-    licence_fields,
+    fields_of_card,
     mergekit_yaml,
     model_card,
     verified_text,
@@ -234,7 +234,8 @@ def _write_documents(
         name,
         tokenizer=proof.has_tokenizer,
         verified=verified_text(proof.max_logit_difference),
-        licence=licence_fields(source),
+        auto_class=proof.auto_class,
+        source_fields=fields_of_card(source),
         misread=misread_by_llama_cpp(folder, pruned.mask, pruned.sites),
         misread_by_vllm=misread_by_vllm(folder, pruned.mask, pruned.sites),
     )

@@ -11,7 +11,7 @@ from raysearch.checkpoints.safetensors_file import SlicedTensor
 from raysearch.core.machine import memory_bytes
 from raysearch.core.mask import Mask
 from raysearch.errors import UnsupportedModelError
-from raysearch.models.meta_load import names_that_differ
+from raysearch.models.meta_load import load_without_values
 from raysearch.models.spec import ModelInfo
 
 #: The memory that running a model takes besides its weights: libraries, states, logits.
@@ -26,6 +26,7 @@ class ExportProof:
         parameters: The parameters of the checkpoint.
         parameters_dense: The parameters of the dense model.
         dtype: The dtype of the weights in memory, such as ``bfloat16``.
+        auto_class: The name of the class that loads the checkpoint, such as ``AutoModelForCausalLM``.
         max_logit_difference: The largest difference of their logits, relative to the largest |logit|; None if the
             models do not fit into the memory, and only the files were compared.
         has_tokenizer: Whether the checkpoint has a tokenizer.
@@ -36,6 +37,7 @@ class ExportProof:
     parameters: int
     parameters_dense: int
     dtype: str
+    auto_class: str
     max_logit_difference: float | None
     has_tokenizer: bool
     before: str | None = None
@@ -70,8 +72,8 @@ def prove_by_files(
         UnsupportedModelError: transformers does not load the checkpoint, or its config describes other weights.
     """
     pruned.check_written(folder)
-    n_layers = len(pruned.kept_layers)
-    if wrong := wrong_names(folder, n_layers, names_that_differ(folder, trust_remote_code)):
+    load = load_without_values(folder, trust_remote_code)
+    if wrong := wrong_names(folder, len(pruned.kept_layers), load.names):
         raise UnsupportedModelError(
             f"model={info.model.name} cannot be exported: the pruned checkpoint has other weights than its config "
             f"describes ({wrong[0]} …); choose another mask or architecture"
@@ -82,6 +84,7 @@ def prove_by_files(
         parameters=info.parameters - info.sites.parameters(mask) - n_sliced,
         parameters_dense=info.parameters,
         dtype=info.dtype,
+        auto_class=load.auto_class,
         max_logit_difference=None,
         has_tokenizer=(folder / "tokenizer_config.json").is_file(),
     )

@@ -8,20 +8,34 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from dataclasses import dataclass
 from pathlib import Path
 
 from raysearch.errors import UnsupportedModelError
 
 
-def names_that_differ(folder: Path, trust_remote_code: bool) -> dict[str, list[str]]:
-    """Return the names of weights that a checkpoint lacks, or that its config does not describe, by kind.
+@dataclass(frozen=True)
+class MetaLoad:
+    """What transformers says of a checkpoint that it loads without values.
+
+    Args:
+        auto_class: The name of the class that loads it, such as ``AutoModelForCausalLM``.
+        names: The names of weights by the kinds of `from_pretrained`: ``missing_keys``, ``unexpected_keys`` …
+    """
+
+    auto_class: str
+    names: dict[str, list[str]]
+
+
+def load_without_values(folder: Path, trust_remote_code: bool) -> MetaLoad:
+    """Load a checkpoint in another process, without its values.
 
     Args:
         folder: The checkpoint.
         trust_remote_code: Whether code of the checkpoint may run.
 
     Returns:
-        The names, by the kinds of transformers' loading information: ``missing_keys``, ``unexpected_keys`` ….
+        What transformers says of it.
 
     Raises:
         UnsupportedModelError: transformers does not load the checkpoint.
@@ -36,8 +50,7 @@ def names_that_differ(folder: Path, trust_remote_code: bool) -> dict[str, list[s
             f"{folder} cannot be exported: transformers does not load the pruned checkpoint ({reason}); choose another "
             "mask or architecture"
         )
-    names: dict[str, list[str]] = json.loads(process.stdout)
-    return names
+    return MetaLoad(**json.loads(process.stdout))
 
 
 def _main() -> None:
@@ -50,10 +63,12 @@ def _main() -> None:
     trusted = arguments["trust_remote_code"]
     with quiet():
         config = AutoConfig.from_pretrained(arguments["folder"], trust_remote_code=trusted)
-        _, info = model_class(config).from_pretrained(
+        auto_class = model_class(config)
+        _, info = auto_class.from_pretrained(
             arguments["folder"], trust_remote_code=trusted, device_map="meta", output_loading_info=True
         )
-    json.dump({kind: [str(name) for name in names] for kind, names in info.items()}, sys.stdout)
+    names_by_kind = {kind: [str(name) for name in names] for kind, names in info.items()}
+    json.dump({"auto_class": auto_class.__name__, "names": names_by_kind}, sys.stdout)
 
 
 if __name__ == "__main__":

@@ -84,6 +84,7 @@ def prove_by_running(folder: Path, model: LocatedModel, mask: Mask, prompt: str 
         parameters=reloaded.num_parameters(),
         parameters_dense=masked.parameters,
         dtype=str(reloaded.dtype).removeprefix("torch."),
+        auto_class=model_class(reloaded.config).__name__,
         max_logit_difference=gap,
         has_tokenizer=tokenizer is not None,
         before=masked.before,

@@ -12,10 +12,11 @@ from functools import partial
 import torch
 from peft import LoraConfig, inject_adapter_in_model
 from torch import nn
-from transformers import PreTrainedModel
+from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from raysearch.errors import UserError
 from raysearch.models.loading import load_config, without_weights
+from raysearch.models.reading import model_class
 from raysearch.models.spec import LocatedModel
 from raysearch.recovery.spec import RecoveryOptions
 from raysearch.text.sentences import first_line
@@ -23,19 +24,25 @@ from raysearch.text.sentences import first_line
 _ALL_LINEAR = "all-linear"  # targets: every linear layer except the output head
 
 
-def check_targets(model: LocatedModel, options: RecoveryOptions) -> None:
-    """Refuse targets that do not exist in the model, before anything is computed. No weights are loaded.
+def check_trainable(model: LocatedModel, options: RecoveryOptions) -> None:
+    """Refuse a model or targets that cannot be trained, before anything is computed. No weights are loaded.
 
     Args:
         model: The dense model.
         options: The options, with the targets.
 
     Raises:
-        UserError: A target does not exist, or cannot have an adapter.
+        UserError: The model also reads images or sounds; or a target does not exist, or cannot have an adapter.
     """
+    config = load_config(model)
+    if model_class(config) is not AutoModelForCausalLM:
+        raise UserError(
+            f"model={model.name} ({config.model_type}) cannot be trained: it also reads images or sounds; export it "
+            "without a recovery"
+        )
     if options.method != "full":
         with naming_targets(options):
-            bare = partial(without_weights, model, load_config(model))
+            bare = partial(without_weights, model, config)
             inject_adapter_in_model(adapter_for(options, bare), bare())
 
 

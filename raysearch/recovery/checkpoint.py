@@ -187,6 +187,7 @@ def write_card(folder: Path, name: str, evidence: RecoveryEvidence, numbers: Seq
         numbers=numbers,
         shown=estimate_text,
         tokenizer=True,
+        auto_class="AutoModelForCausalLM",
         misread=misread_by_llama_cpp(folder, evidence.mask, evidence.sites),
         misread_by_vllm=misread_by_vllm(folder, evidence.mask, evidence.sites),
         has_adapter=(folder / _ADAPTER).is_dir(),

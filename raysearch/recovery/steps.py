@@ -32,7 +32,7 @@ from raysearch.ledger.ledger import Ledger
 from raysearch.models.card import RECORD
 from raysearch.models.loading import load_tokenizer
 from raysearch.models.spec import ModelSpec
-from raysearch.recovery.adapter import check_targets
+from raysearch.recovery.adapter import check_trainable
 from raysearch.recovery.checkpoint import RecoveryEvidence, write_checkpoint, written_by
 from raysearch.recovery.progress import timed
 from raysearch.recovery.prompts import Prompts, TrainingRow, draw_prompts, n_to_train_on, row_of, usable_rows
@@ -161,7 +161,7 @@ def prepare(
     if plan is None:
         plan = plan_assessment(spec.assess, evaluation.model, spec.cluster, evaluation.ledger, searched=evaluation)
     record.check_weights(plan.fingerprint)
-    check_targets(plan.info.model, spec.options)
+    check_trainable(plan.info.model, spec.options)
     for note in plan.notes:
         warn(note)
     with_default_data = _named(record, ledger, search, spec, remove, plan, shared)

@@ -229,6 +229,8 @@ def test_other_files_are_copied_and_other_weights_are_not(tmp_path: Path) -> Non
         "original/params.json",
         "onnx/model.onnx",
         "README.md",
+        ".env",
+        "checkpoint-500/trainer_state.json",
     )
     for name in (*kept_files, *other_files):
         (dense / name).parent.mkdir(exist_ok=True)
