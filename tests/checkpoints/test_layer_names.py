@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import pytest
-
 from raysearch.checkpoints.layer_names import LayerNames
 from raysearch.errors import UnsupportedModelError
+from tests.sentences import Sentences
 
 
 def names_of(stack: str, n_layers: int, part: str = "mlp.weight") -> list[str]:
@@ -43,7 +42,7 @@ def test_layers_are_renumbered_and_heads_that_predict_follow_them() -> None:
     assert predicting == {"model.layers.4.eh_proj.weight", "model.layers.5.eh_proj.weight", "mtp.layers.0.mlp.weight"}
 
 
-def test_names_of_an_unknown_form_are_refused() -> None:
+def test_names_of_an_unknown_form_are_refused(sentences: Sentences) -> None:
     for names in (["weight"], names_of("model.layers", 3), names_of("model.a", 4) + names_of("model.b", 4)):
-        with pytest.raises(UnsupportedModelError, match="names its layers in a form that is unknown"):
+        with sentences.refused(UnsupportedModelError):
             LayerNames.of(names, 4)

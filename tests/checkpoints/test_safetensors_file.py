@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import pytest
 import torch
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
 from raysearch.checkpoints.safetensors_file import SlicedTensor, bits_of, read_header, write_file
 from raysearch.errors import UserError
+from tests.sentences import Sentences
 
 _TENSORS = {
     "bytes": torch.arange(7, dtype=torch.uint8),
@@ -51,7 +51,7 @@ def test_slices_along_an_axis_are_those_of_the_tensor(tmp_path: Path) -> None:
         assert torch.equal(load_file(tmp_path / "cut.safetensors")["cut"], expected), axis
 
 
-def test_an_incomplete_file_is_refused(tmp_path: Path) -> None:
+def test_an_incomplete_file_is_refused(tmp_path: Path, sentences: Sentences) -> None:
     file = tmp_path / "source.safetensors"
     save_file(_TENSORS, file)
     whole = file.read_bytes()
@@ -64,5 +64,5 @@ def test_an_incomplete_file_is_refused(tmp_path: Path) -> None:
         b"version https://git-lfs.github.com/spec/v1\n",
     ):
         file.write_bytes(content)
-        with pytest.raises(UserError, match="cannot be read as a safetensors file"):
+        with sentences.refused(UserError):
             read_header(file)

@@ -12,8 +12,11 @@ import pytest
 from raysearch.core.mask import Mask
 from raysearch.core.site import Sites
 from raysearch.errors import UserError
+from raysearch.models.source import locate
+from raysearch.recovery.adapter import check_trainable
 from raysearch.recovery.spec import RecoveryOptions
 from raysearch.recovery.steps import check_first_gpu, check_room, remove_models
+from tests.checkpoints.test_pruning import MULTIMODAL, write_model
 from tests.sentences import Sentences
 
 
@@ -57,3 +60,9 @@ def test_a_gpu_that_no_training_would_take_is_refused(sentences: Sentences) -> N
         check_first_gpu(device)
     with sentences.refused(UserError):
         check_first_gpu("cuda:1")
+
+
+def test_a_model_that_sees_is_not_trained(tmp_path: Path, sentences: Sentences) -> None:
+    spec = write_model(tmp_path / "llava", "llava", MULTIMODAL["llava"])
+    with sentences.refused(UserError):
+        check_trainable(locate(spec), RecoveryOptions())
