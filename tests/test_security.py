@@ -72,7 +72,7 @@ def risks(call: ast.Call) -> Iterator[str]:
     for risky in ("shell", "allow_pickle", "weights_only"):
         if risky in arguments:
             yield f"has {risky}={arguments[risky]}"
-    if arguments.get("trust_remote_code", "model.trust_remote_code") != "model.trust_remote_code":
+    if not arguments.get("trust_remote_code", "trust_remote_code").endswith("trust_remote_code"):  # a value of the user
         yield "trusts code unasked"
 
 

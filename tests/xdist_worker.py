@@ -2,4 +2,5 @@
 
 import sys
 
-exec(sys.argv[-1])
+if __name__ == "__main__":  # a process pool of a test imports this file under another name
+    exec(sys.argv[-1])

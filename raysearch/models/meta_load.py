@@ -60,12 +60,12 @@ def _main() -> None:
     from raysearch.models.reading import model_class
 
     arguments = json.loads(sys.stdin.read())
-    trusted = arguments["trust_remote_code"]
+    trust_remote_code = arguments["trust_remote_code"]
     with quiet():
-        config = AutoConfig.from_pretrained(arguments["folder"], trust_remote_code=trusted)
+        config = AutoConfig.from_pretrained(arguments["folder"], trust_remote_code=trust_remote_code)
         auto_class = model_class(config)
         _, info = auto_class.from_pretrained(
-            arguments["folder"], trust_remote_code=trusted, device_map="meta", output_loading_info=True
+            arguments["folder"], trust_remote_code=trust_remote_code, device_map="meta", output_loading_info=True
         )
     names_by_kind = {kind: [str(name) for name in names] for kind, names in info.items()}
     json.dump({"auto_class": auto_class.__name__, "names": names_by_kind}, sys.stdout)

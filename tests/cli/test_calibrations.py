@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from raysearch.searching import observer
+from raysearch.searching import notices
 from tests.cli.answers import json_answer
 from tests.cli.conftest import N_LAYERS, prose
 from tests.cli.refusals import refuses
@@ -223,7 +223,7 @@ def test_text_that_is_unknown_to_the_tokenizer_is_reported_once(run, world, cwd)
 
 
 def test_a_dtype_without_instructions_is_reported_once(run, world, monkeypatch):
-    monkeypatch.setattr(observer, "has_instructions", lambda dtype: dtype != "bfloat16")
+    monkeypatch.setattr(notices, "has_instructions", lambda dtype: dtype != "bfloat16")
     warning = "warning: this machine's CPU has no instructions for bfloat16 and takes longer than in float32; "
     for command in (world.search(model__dtype="bfloat16"), world.search(model__dtype="bfloat16", searcher="one_shot")):
         done = run("search", *command)

@@ -11,7 +11,7 @@ from typing_extensions import override
 import raysearch
 from raysearch.core.json import plain
 from raysearch.ledger.ledger import opened
-from raysearch.searching import observer
+from raysearch.searching import notices
 from raysearch.searching.events import WarningRaised
 from raysearch.searching.observer import Observer
 from raysearch.searching.search_record import SEARCHES
@@ -38,7 +38,7 @@ def done(world: World, tmp_path_factory: pytest.TempPathFactory, one_ray: None) 
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
         leave_report_blank(patch)
-        patch.setattr(observer, "has_instructions", lambda dtype: dtype != "float32")
+        patch.setattr(notices, "has_instructions", lambda dtype: dtype != "float32")
         study = raysearch.study(*study_overrides(world), observer=Warned())
     return {**plain(study.result), "report": str(study.files[0]), "warned": warned}, folder
 

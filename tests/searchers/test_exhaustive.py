@@ -9,7 +9,7 @@ from raysearch.calibration.objectives.perplexity import PerplexityObjective
 from raysearch.core.problem import Problem
 from raysearch.errors import EvaluationError, UserError
 from raysearch.searchers.exhaustive import ExhaustiveSearcher
-from raysearch.searching import forecast as forecast_module
+from raysearch.searching import forecaster
 from raysearch.searching.forecaster import Forecaster
 from raysearch.testing.searcher_suite import rugged_loss
 from tests.searchers.toys import rounds_of
@@ -47,7 +47,7 @@ def test_the_count_needs_no_complete_rehearsal(monkeypatch):
     problem = Problem.create(20, 5)
     whole = Forecaster(60).forecast(ExhaustiveSearcher(), problem, seed=0, objectives=[PerplexityObjective()])
     ticks = itertools.count()
-    monkeypatch.setattr(forecast_module, "time", SimpleNamespace(process_time=lambda: next(ticks)))
+    monkeypatch.setattr(forecaster, "time", SimpleNamespace(process_time=lambda: next(ticks)))
     hasty = Forecaster(5).forecast(ExhaustiveSearcher(), problem, seed=0, objectives=[PerplexityObjective()])
     assert whole is not None
     assert hasty is not None
