@@ -31,7 +31,7 @@ XDIST_WORKER = Path(__file__).with_name("xdist_worker.py")
 #: Ray's script that starts a worker by `sys.executable`.
 _SETUP_WORKER = "setup_worker.py"
 #: The name of a server, and what it imports. Not Ray for the workers: a process in which Ray was imported before the
-#: fork never joins a cluster. Not MLflow, which would ask its makers' server.
+#: fork did not join a cluster when it was tried. Not MLflow, whose import may ask its makers' server.
 _PRELOADED = {
     _SETUP_WORKER: ("ray",),
     "workers": (
