@@ -67,7 +67,7 @@ def correlation_picture(points: Sequence[CorrelationPoint]) -> Picture:
         labels.append(f"{prefix}{style.short(calibration, 26)}, M = {remove}")
     name_rows(all_axes[0], labels)
     caption = (
-        "Right of the line, the searcher that is better by the one is better by the other too; left of it, worse. Bars "
-        "are 95 % bootstrap intervals."
+        "Right of the line, a searcher that is better by the first number tends to be better by the second one, too. "
+        "Left of the line, it tends to be worse. The bars are 95 % bootstrap intervals."
     )
     return Picture("correlations", "How rankings go together", caption, figure)

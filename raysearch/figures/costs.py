@@ -80,8 +80,9 @@ def cost_picture(palette: Palette, name: str, model: str, panels: Sequence[CostP
     keys.append(Line2D([], [], ls="", marker="o", mfc=style.WHITE, mec=style.INK, label="hollow: significantly worse"))
     style.legend(figure, keys)
     caption = (
-        "Down and to the left is better. The vertical line of a searcher shows the noise: if it reaches the dashed "
-        "line (the best), the two are not significantly different. Hollow: significantly worse than the best, "
-        "corrected for all pairs. An arrow: the loss lies above what the axis shows."
+        "Lower and further left is better. The vertical line of a searcher shows the noise: if it reaches the dashed "
+        "line (the best searcher), the two are not significantly different. A hollow marker is a searcher that is "
+        "significantly worse than the best one, corrected for all pairs. An arrow marks a loss above the end of the "
+        "axis."
     )
     return Picture(name, f"{model}: loss against what the search costs", caption, figure)

@@ -59,9 +59,9 @@ def path_picture(palette: Palette, name: str, model: str, panels: Sequence[PathP
         _finish(axes, panel.calibration, "layers removed (0: dense)", f"loss ({panel.unit})")
     style.legend(figure, palette.line_keys(searcher for panel in panels for searcher in panel.paths))
     caption = (
-        "The lowest loss that a search met at each number of layers removed, on its way to the largest M; the mean "
-        "over draws and seeds. Dashed: the dense model. An arrow: the loss lies off the scale, which is chosen for the "
-        "others."
+        "A line shows the lowest loss of a search at each number of removed layers, up to the largest M. It is the "
+        "mean over draws and seeds. The dashed line is the dense model. An arrow marks a loss beyond the scale, "
+        "which is chosen for the other losses."
     )
     return Picture(name, f"{model}: loss by number of layers removed", caption, figure)
 
@@ -133,9 +133,9 @@ def progress_picture(palette: Palette, name: str, model: str, panels: Sequence[C
         _finish(axes, title, "evaluations (log scale)", f"loss ({panel.unit})")
     style.legend(figure, palette.line_keys(course.searcher for panel in ordered for course in panel.courses))
     caption = (
-        "The lowest loss of a mask with M layers after so many evaluations, a line a search, so several for several "
-        "draws or seeds; dots mark the last improvement. The scale is chosen for where searches end; lines may enter "
-        "from above."
+        "Each line shows the lowest loss of a mask with M layers after a number of evaluations. Each search has a "
+        "line, so a searcher has several lines if there are several draws or seeds. A dot marks the last "
+        "improvement. The scale is chosen for the ends of the searches, so a line may begin above it."
     )
     return Picture(name, f"{model}: best loss so far", caption, figure)
 
@@ -191,8 +191,9 @@ def recovery_picture(palette: Palette, name: str, model: str, curves: Sequence[T
         _finish(axes, method, "tokens", "held-out loss (nats per token)")
     style.legend(figure, [Line2D([], [], label=label, **look) for label, look in looks.items()])
     caption = (
-        "The loss on held-out rows by the tokens that a model was trained on, a panel a way of training. Losses of "
-        "different ways are of different rows, or distances from the dense model, and do not compare."
+        "The loss on held-out rows, by the number of tokens that a model was trained on. Each panel is a training "
+        "method. Do not compare losses of different methods: they are of different rows, or they are distances from "
+        "the dense model."
     )
     return Picture(name, f"{model}: loss by tokens of training", caption, figure)
 

@@ -114,15 +114,19 @@ def headline_picture(
         keys.append(Line2D([], [], color=style.GREY, lw=1.2, ls="--", label=f"dense{level}"))
     style.legend(figure, keys)
     caption = (
-        "A row a calibration, a point a searcher (the mean over draws and seeds), a bar the median of a row. Dashed: "
-        "the dense model. Whiskers, where known, are one standard error of a number by itself; two points are compared "
-        "on the same items, which is surer: see the findings. Hollow markers at the edge lie beyond the axis. "
+        "Each row is a calibration, each point is a searcher (the mean over draws and seeds), and the bar is the "
+        "median of the row. The dashed line is the dense model. Whiskers, where they are known, are one standard "
+        "error of a single number. Two searchers are compared on the same items, so their difference has a smaller "
+        "error: see the findings. A hollow marker at the edge lies beyond the axis. "
     )
     if number.is_loss:
-        caption += "Losses of two calibrations have different units; the panels of one calibration share their axis."
+        caption += (
+            "The losses of two calibrations have different units. The panels of the same calibration have the same "
+            "axis."
+        )
     else:
-        caption += "All panels have the same axis. Rows apart: the calibration matters."
-    return Picture(name, f"{model}: what came of each calibration and searcher", caption, figure)
+        caption += "All panels have the same axis. If the rows lie far from each other, the calibration matters."
+    return Picture(name, f"{model}: the result of each calibration and searcher", caption, figure)
 
 
 def _draw(

@@ -66,8 +66,8 @@ def mask_picture(
         key["paler colour: removed in some draws or seeds only"] = style.LIGHT_BLUE
     style.legend(figure, [Patch(color=colour, label=label) for label, colour in key.items()])
     caption = (
-        "A coloured block is a layer that the searcher removes, in the searcher's colour; layer 0 is next to the "
-        "embedding. The lowest row is all searchers together."
+        "A coloured block is a layer that the searcher removes, in the searcher's colour. Layer 0 is next to the "
+        "embedding. The lowest row shows all searchers together."
     )
     return Picture(name, f"{model}: layers removed", caption, figure)
 

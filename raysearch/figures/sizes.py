@@ -55,8 +55,8 @@ def size_picture(palette: Palette, name: str, model: str, panels: Sequence[SizeP
         style.finish(axes)
     style.legend(figure, palette.line_keys(searcher for panel in panels for searcher in panel.values))
     caption = (
-        "Calibrations that differ by their number of samples alone. Left: how alike the masks are that a searcher "
-        "finds by two draws, 1 for the same. Right: the loss of its masks on the other draws, over the dense model's. "
-        "Lines are means, dashes pairs of draws."
+        "The calibrations differ in their number of samples only. Left: the similarity of the masks that a searcher "
+        "finds on two draws; it is 1 for equal masks. Right: the loss of its masks on the other draws, minus the "
+        "dense model's loss. Lines are means, and each dash is a pair of draws."
     )
     return Picture(name, f"{model}: how many samples a calibration needs", caption, figure)

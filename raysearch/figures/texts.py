@@ -59,7 +59,7 @@ def failure_picture(name: str, model: str, panels: Sequence[FailurePanel]) -> Pi
         style.name_axes(axes, panel.title, "answers that fail (%)")
         style.finish(axes, "x")
     style.legend(figure, [Patch(color=colour, label=_reason_text(reason)) for reason, colour in _COLOURS.items()])
-    caption = "The share of all answers that fail for each reason; what is missing to 100 % passes."
+    caption = "The share of all answers that fail for each reason. The other answers pass."
     return Picture(name, f"Why the code of {model} fails", caption, figure)
 
 
@@ -120,7 +120,8 @@ def probe_picture(palette: Palette, name: str, model: str, panels: Sequence[Prob
     calibrations = list(dict.fromkeys(line.calibration for line in panels[0].lines))
     style.legend(figure, palette.point_keys(searchers, calibrations))
     caption = (
-        "The first digit of small problems such as (9 + 8) * 2: how often it is the likeliest of the ten, and its mean "
-        "log-probability; the mean over draws and seeds. Dashed: the dense model."
+        "The first digit of the answers to small problems such as (9 + 8) * 2: how often the right digit is the "
+        "likeliest of the ten, and its mean log-probability. Both are means over draws and seeds. The dashed line is "
+        "the dense model."
     )
     return Picture(name, f"{model}: the arithmetic probe", caption, figure)

@@ -76,7 +76,7 @@ def tradeoff_picture(
     calibrations = list(dict.fromkeys(point.calibration for point in points))
     style.legend(figure, palette.point_keys(searchers, calibrations, dense=panels[0].dense is not None))
     caption = (
-        "Up and to the left is better. Colour and shape: searcher; filling: calibration; bars: one standard error of "
-        "accuracy."
+        "Higher and further left is better. The colour and the shape show the searcher, and the filling shows the "
+        "calibration. A bar is one standard error of the accuracy."
     )
     return Picture(name, f"{model}: perplexity against accuracy", caption, figure)

@@ -69,7 +69,7 @@ def variance_picture(bars: Sequence[VarianceBar]) -> Picture:
     used = [part for part in _PARTS if any(part in bar.shares for bar in bars)]
     style.legend(figure, [Patch(color=_PARTS[part], label=_PART_NAMES.get(part, part)) for part in used])
     caption = (
-        "What the differences between checkpoints of one model and M go back to. With one seed the interaction cannot "
-        "be separated from noise and is in the rest."
+        "The causes of the differences between the checkpoints of a model and M. With one seed, the interaction "
+        "cannot be separated from noise, and is part of the rest."
     )
     return Picture("variance", "What results vary with", caption, figure)

@@ -81,7 +81,10 @@ def sections(analysis: Analysis) -> list[Section]:
         ),
         Section(
             "verdicts", "Verdicts", "Which searcher, which calibration",
-            intro="Named contrasts; searchers over all settings; setting by setting, which are significantly worse.",
+            intro=(
+                "The named contrasts, the ranks of the searchers over all settings, and the searchers that are "
+                "significantly worse in each setting."
+            ),
             needs="No search has finished.",
             tables=present(
                 contrast_table(analysis.contrasts),
@@ -92,14 +95,16 @@ def sections(analysis: Analysis) -> list[Section]:
         ),
         Section(
             "results", "Results", "Results",
-            intro="What was lost on the calibration, and how the checkpoints do on what they were assessed by.",
+            intro="The losses on the calibration, and the results of the checkpoints in their assessment.",
             needs="No search has found a mask.",
             tables=result_tables(analysis),
         ),
         Section(
             "generation", "Texts", "What the generated texts show",
-            intro="Repetition, likeness and length of the answers, how much of the code is Python, and whether the "
-            "next digit is known: a text may lose its structure before its scores show it.",
+            intro=(
+                "The repetition, similarity and length of the answers, the share of the code that is Python, and the "
+                "arithmetic probe. A text may lose its structure before its scores show it."
+            ),
             pictures=[*probe_pictures(results, frame, palette), *failure_pictures(results, frame)],
             tables=degeneration_tables(analysis),
         ),
@@ -116,7 +121,7 @@ def sections(analysis: Analysis) -> list[Section]:
         ),
         Section(
             "agreement", "Agreement", "Agreement of masks",
-            intro="How far searchers, and calibrations, agree on which layers go.",
+            intro="How far searchers agree, and calibrations agree, on the layers to remove.",
             needs="Needs masks of at least two searchers or calibrations.",
             pictures=size_pictures(frame, palette),
             tables=present(agreement_table(analysis.agreements), cross_table(analysis.cross)),
@@ -157,8 +162,10 @@ def sections(analysis: Analysis) -> list[Section]:
         ),
         Section(
             "unfinished", "Unfinished", "Searches that did not finish",
-            intro="What failed, and why; what was stopped; what has not run. What a stopped search found is used, and "
-            "marked †.",
+            intro=(
+                "The searches that failed, with the cause, those that were stopped, and those that have not run. The "
+                "mask of a stopped search is used, and marked †."
+            ),
             tables=present(searches_table("unfinished", "Failed, stopped or waiting", unfinished)),
         ),
         Section(
@@ -174,4 +181,4 @@ def sections(analysis: Analysis) -> list[Section]:
 
 def _states(frame: pd.DataFrame) -> str:
     counts = ", ".join(f"{number} {state}" for state, number in frame["state"].value_counts().items())
-    return f"{len(frame)} searches: {counts}. † marks one that its budget stopped."
+    return f"{len(frame)} searches: {counts}. † marks a search that its budget stopped."

@@ -21,10 +21,10 @@ from raysearch.text import numbers
 
 _FEWEST = 5  # masks that a line needs
 _UNIONS_NOTE = (
-    "Δ is the loss over the dense model's. Every mask that a search of the calibration scored and whose layers it also "
-    "scored one by one: CBO measures all pairs. Above the sum: the share of masks that cost more than their layers "
-    "apart. ρ: the rank correlation of Δ and sum; near 1, single layers show which masks are good, even if they do not "
-    "show how much these cost."
+    "Δ is the loss minus the dense model's loss. The masks are all those that a search scored and whose layers it "
+    "also scored one by one; CBO measures all pairs. Above the sum: the share of masks with a Δ above the sum of "
+    "their layers' Δ. ρ is the rank correlation of Δ and the sum. If it is near 1, the losses of single layers show "
+    "which masks are good, even if they do not show the size of Δ."
 )
 _SIMILARITIES = (
     number("Searchers", "n_searchers"),
@@ -50,10 +50,11 @@ def agreement_table(agreements: Sequence[MaskAgreement]) -> Table | None:
         number("Between draws", "between_draws", numbers.similarity),
     ]
     note = (
-        "Jaccard similarity |A ∩ B| / |A ∪ B| of two masks, over pairs of searchers. Full overlap: layers that every "
-        "mask removes, of those that any removes. By chance: what two random masks of this size, without protected "
-        "layers, share on average. Between draws: what one searcher finds by other samples of the same calibration. "
-        "Searchers that do not use the objective are left out."
+        "The Jaccard similarity |A ∩ B| / |A ∪ B| of two masks, over pairs of searchers. Full overlap: the share of "
+        "layers that every mask removes, among those that any mask removes. By chance: the mean similarity of two "
+        "random masks of this size without protected layers. Between draws: the similarity of the masks of the same "
+        "searcher on different samples of the same calibration. Searchers that do not use the objective are left "
+        "out."
     )
     return tabulate("agreement", "Agreement of searchers, by calibration", columns, agreements, note)
 
@@ -62,7 +63,7 @@ def cross_table(cross: Sequence[CrossAgreement]) -> Table | None:
     """Return the table of Jaccard similarities between calibrations."""
     pair = words("One calibration", "first"), words("Another", "second")
     columns = [*labels("panel.", calibration=False), *pair, *_SIMILARITIES]
-    note = "Jaccard similarity of what the same searcher removes by the one calibration and by the other."
+    note = "The Jaccard similarity of the masks of the same searcher on the two calibrations."
     return tabulate("agreement_between_calibrations", "Agreement of calibrations", columns, cross, note)
 
 
@@ -78,11 +79,12 @@ def correlation_table(correlations: Sequence[Correlation]) -> Table | None:
         Column("95 % interval", _interval),
     ]
     note = (
-        "Spearman's ρ over searchers that use the objective, each by its mean over seeds, those with the same masks "
-        "once; ties share ranks. +1: the better by the one, the better by the other. p: of all pairings, exact for up "
-        "to 10 searchers; of 9,999 permutations of masks where searchers have one in common. Intervals, from 6 "
-        "searchers on: percentiles of 9,999 resamples of the searchers with replacement (seeded); resamples in which "
-        "one side is constant have no ρ and are left out. With so few searchers read them as rough."
+        "Spearman's ρ over the searchers that use the objective. Each searcher counts with its mean over seeds, "
+        "searchers with the same masks count once, and equal values share their ranks. With ρ = +1, both numbers "
+        "order the searchers in the same way. p is exact, from all pairings, for up to 10 searchers; where searchers "
+        "have a mask in common, it is from 9,999 permutations of the masks. Intervals are shown for 6 searchers or "
+        "more: percentiles of 9,999 resamples of the searchers with replacement (seeded), without the resamples in "
+        "which a side is constant. With so few searchers, the intervals are rough."
     )
     return tabulate("correlations", "Rank correlations over searchers", columns, correlations, note)
 

@@ -19,11 +19,11 @@ from raysearch.text.numbers import plus_minus
 from raysearch.text.sentences import capital
 
 _BUDGET_NOTE = (
-    "A line for each searcher, with the masks that it requested and the loss of the mask that it found. Next to it: "
-    "the lowest loss that each random searcher (random subsets, genetic, Bayesian) had found after as many masks. All "
-    "are means over draws and seeds. Bold: the lowest of the line. The searchers chose by these losses, so the losses "
-    "favour a searcher that tried more masks. A mask of a greedy or beam search costs less than a mask of a random "
-    "search, since it shares a prefix with others."
+    "Each row has a searcher, the number of masks that it requested, and the loss of its best mask. The next columns "
+    "have the lowest loss of each random searcher (random subsets, genetic, Bayesian) after the same number of "
+    "masks. All numbers are means over draws and seeds. Bold: the lowest loss of the row. The searchers chose by "
+    "these losses, so the losses favour a searcher that tried more masks. A mask of a greedy or beam search costs "
+    "less than a mask of a random search, since it shares a prefix with other masks."
 )
 
 
@@ -50,14 +50,15 @@ def cost_table(frame: pd.DataFrame, quality: Quantity | None) -> Table | None:
     if quality is not None:
         columns.append(number(capital(quality.title), quality.key, quality.text))
     note = (
-        "Means over draws and seeds, of perplexities the geometric one. Layer-forwards: runs of one layer over the "
-        "whole calibration that the search needs by itself, the dense model's among them. Full forwards: those of its "
-        "masks with a full forward each, and × how many times as many. Shared: what it added to the study, since masks "
-        "that an earlier search had requested are not run again. Time: wall-clock of the process that finished the "
-        "search. It does not compare searchers, because losses may have come from the ledger."
+        "Means over draws and seeds; for perplexities, the geometric mean. Layer-forwards: the runs of a layer over "
+        "the whole calibration that the search needs by itself, with those of the dense model. Full forwards: the "
+        "layer-forwards if each mask had a forward of its own, and the ratio of the two numbers (×). Shared: the "
+        "layer-forwards that the search added to the study, since a mask of an earlier search is not run again. "
+        "Time: the wall-clock time of the process that finished the search. Do not compare searchers by it, because "
+        "losses may come from the ledger."
     )
     records = searcher_means(frame, *([quality] if quality else [])).reset_index().itertuples()
-    return tabulate("costs", "What searches cost, and what came of it", columns, records, note)
+    return tabulate("costs", "The cost and the result of each search", columns, records, note)
 
 
 def _full_forwards(searcher: Any) -> TableCell:

@@ -54,8 +54,9 @@ def _numbers_table(results: StudyResult) -> Table | None:
         Column("Recovered / dense", lambda row: _share(row.numbers.regained)),
     ]
     note = (
-        "Small: one standard error, by the choice of windows, documents or items; of a ratio by the same ones of both "
-        "models. The dense model, trained in the same way, shows the effect of the data alone."
+        "Small print: one standard error, which is due to the choice of windows, documents or items. For a ratio, "
+        "both models have the same items. The dense model, trained in the same way, shows the effect of the data "
+        "alone."
     )
     records = [_Number(mask, three) for mask in results.recovered for three in mask.record.numbers]
     return tabulate("recovery", "What training gave back", columns, records, note)
@@ -70,7 +71,7 @@ def _ranks_table(results: StudyResult) -> Table | None:
         number("ρ", lambda ranks: rank_correlation(ranks.before, ranks.after), numbers.rho),
         words("Best before is best after", lambda ranks: "yes" if _best_stays_best(ranks) else "no"),
     ]
-    note = "ρ: the rank correlation of what masks of one size do before and after the same training."
+    note = "ρ: the rank correlation of the results of masks of the same size before and after the same training."
     return tabulate("recovery_ranks", "Is the best mask still the best?", columns, _ranks(results), note)
 
 
@@ -86,8 +87,8 @@ def _costs_table(results: StudyResult) -> Table | None:
         number("All", lambda mask: sum(mask.record.seconds.values()), numbers.time),
     ]
     note = (
-        "Held-out loss: the first and the lowest, in nats per token; of distillation it is the distance from the dense "
-        "model. Times are wall-clock, of the process in which each stage took longest."
+        "Held-out loss: the first and the lowest loss, in nats per token. For distillation, it is the distance from "
+        "the dense model. Times are wall-clock times of the process in which the stage took longest."
     )
     return tabulate("recovery_costs", "What training cost", columns, results.recovered, note)
 

@@ -40,29 +40,29 @@ from raysearch.text.numbers import count, plus_minus
 from raysearch.text.sentences import as_typed, capital
 
 LEADERBOARD_NOTE = (
-    "Means over the draws that all searchers have, and over seeds; bold: the lowest. A held-out loss is that on the "
-    "samples of the other draws, which the search has not seen. Ranks count from 1, the lowest loss, and equal "
-    "losses share theirs; the mean is over the settings in which the searcher has a mask. It is a description: "
-    "which differences are significant is said under Verdicts."
+    "Means over seeds, and over the draws that all searchers have. Bold: the lowest. A held-out loss is the loss on "
+    "the samples of the other draws, which the search has not seen. Rank 1 is the lowest loss, and equal losses "
+    "share their rank. The mean rank is over the settings in which the searcher has a mask. This table does not test "
+    "differences: the section Verdicts does."
 )
 LOSS_NOTE = (
-    "Over the draws that all searchers have. Bold: the lowest loss of its M. Shaded: not significantly worse. ± is one "
-    "standard error of the loss over dense, by the choice of samples, over draws where there are several; sd is the "
-    "standard deviation over the seeds of a draw; noise is what explains 19 of 20 differences of this pair alone, "
-    "where the shading is corrected for all pairs. Held-out loss: on the samples of the other draws, where the mask is "
-    "not flattered by having been chosen. Layers are counted from 0; of several searches the layers of the lowest loss "
-    "over dense are shown."
+    "The table has the draws that all searchers have. Bold: the lowest loss of its M. Shaded: not significantly "
+    "worse. ± is one standard error of the loss over dense, which is due to the choice of samples; with several "
+    "draws, it is over these. sd is the standard deviation over the seeds of a draw. noise is the size that 19 of 20 "
+    "differences of this pair alone stay below by chance; the shading is corrected for all pairs. The held-out loss "
+    "is on the samples of the other draws, so the choice of the mask does not make it look better. Layers are "
+    "counted from 0. Of several searches, the table shows the layers with the lowest loss over dense."
 )
 RESULT_NOTE = (
-    "Of several searches the mean, of perplexities the geometric one. Bold: the best of its M. Shaded: not "
-    "significantly worse. Small print: ± one standard error, by the choice of items and, where there are several, of "
-    "draws; sd, the standard deviation over the seeds of a draw; the percentage of the dense model's accuracy that is "
-    "kept; × the dense model's. Speeds of two models here are of different times: raysearch show has the ratio of "
-    "neighbours."
+    "Means over searches; for perplexities, the geometric mean. Bold: the best of its M. Shaded: not significantly "
+    "worse. Small print: ± one standard error, which is due to the choice of items and, with several draws, of "
+    "draws; sd, the standard deviation over the seeds of a draw; the percentage of the dense model's accuracy; the "
+    "ratio to the dense model (×). The speeds of two models in this table were measured at different times: "
+    "raysearch show has the ratio of two speeds that were measured in turns."
 )
 TEXTS_NOTE = (
-    "A description, of which nothing is best: a model that has broken down may repeat nothing. Small print: × the "
-    "dense model's."
+    "No value of this table is best: a model that is broken may repeat nothing, too. Small print: the ratio to the "
+    "dense model (×)."
 )
 _Panels = Sequence[tuple[Setting, pd.DataFrame]]
 

@@ -17,10 +17,10 @@ from raysearch.reporting.tables.table import Column, Table, TableCell, labels, n
 from raysearch.text import numbers
 
 _NOTE = (
-    "Not significantly worse: p > 0.05, corrected by Holm's method for all pairs of searchers of the setting. That "
-    "does not make them as good: a difference below that of the last column would be missed more often than one time "
-    "in five, even if it were the only one tested. As good: only with study.margin, by two one-sided tests. The best "
-    "of several is chosen by the same numbers that are shown, so it is flattered."
+    "Not significantly worse: p > 0.05, corrected by Holm's method for all pairs of searchers of the setting. Such a "
+    "searcher may still be worse: a difference below that of the last column is missed more often than one time in "
+    "five, even if it is the only one tested. As good: by two one-sided tests, only with study.margin. The best "
+    "searcher is chosen by the numbers that are shown, so it looks better than it is."
 )
 
 
@@ -76,10 +76,11 @@ def ranking_table(rankings: Sequence[Ranking]) -> Table | None:
         words("Significantly better than", lambda row: ", ".join(row[0].behind(row[1])) or "none"),
     ]
     note = (
-        "The searchers that use the objective and have a number everywhere, ranked for each model, calibration and "
-        "draw by their mean rank over M, 1 the best; by held-out loss, for which draws share samples, for each model "
-        "and calibration. Significant: Friedman's test rejects that none differs (p <= 0.05; it takes three such sets "
-        "of samples), and the mean ranks are further apart than Nemenyi's critical difference."
+        "The table has the searchers that use the objective and have a number everywhere. For each model, "
+        "calibration and draw, they are ranked by their mean rank over M; rank 1 is the best. By held-out loss, for "
+        "which draws share samples, they are ranked for each model and calibration. A difference is significant if "
+        "Friedman's test rejects that all are equal (p <= 0.05; it needs three such sets of samples), and the mean "
+        "ranks differ by more than Nemenyi's critical difference."
     )
     records = [(ranking, name) for ranking in rankings for name in ranking.ranks]
     return tabulate("ranking", "Searchers over all settings", columns, records, note)
@@ -113,9 +114,10 @@ def contrast_table(contrasts: Sequence[Contrast]) -> Table | None:
         ),
     ]
     note = (
-        "Paired by draw. Perplexities by their logarithms. Of several M: the mean difference within each draw. p: "
-        "corrected by Holm's method for all answers of a contrast with several M, or with one. Would be seen: the "
-        "difference that is detected four times in five with these samples."
+        "The searches are paired by draw. Perplexities are compared by their logarithms. With several M, the mean "
+        "difference within each draw counts. p is corrected by Holm's method: once for all rows with several M, and "
+        "once for all rows with one M. Would be seen: the difference that is detected four times in five with these "
+        "samples."
     )
     return tabulate("contrasts", "Named contrasts", columns, contrasts, note)
 
@@ -156,11 +158,11 @@ def effect_table(effects: Sequence[CalibrationEffect]) -> Table | None:
         number("Draws", "n_draws", may_hide=True),
     ]
     note = (
-        "Means over the searchers that use the objective and have a result by both; perplexities by their geometric "
-        "mean ratio. With several draws of each calibration: Welch's test and interval over draws, with the noise of "
-        "the items that both are assessed on. With one draw: Wilcoxon's signed ranks and Student's interval over "
-        "searchers, which hold for these samples and items alone. p: "
-        "corrected by Holm's method for the pairs of a panel. Bold: p <= 0.05."
+        "Means over the searchers that use the objective and have a result on both calibrations; for perplexities, "
+        "the geometric mean ratio. With several draws of each calibration, the test and the interval are Welch's "
+        "over draws, and include the noise of the items of the assessment. With one draw, they are Wilcoxon's signed "
+        "ranks and Student's interval over searchers, and hold for these samples and items alone. p is corrected by "
+        "Holm's method for the pairs of a panel. Bold: p <= 0.05."
     )
     ordered = sorted(effects, key=lambda effect: (models.index(effect.panel.model), effect.panel.remove))
     return tabulate("calibrations", "Which calibration gives the better checkpoints", columns, ordered, note)
@@ -188,16 +190,17 @@ def variance_table(splits: Sequence[Split]) -> Table | None:
         Column("Searches", _extent),
     ]
     note = (
-        "Analysis of variance over the searchers that use the objective, have a result by every calibration and draw, "
-        "and drew other random numbers in each, if any. Shares are ω²: what is left of sums of squares after noise; "
-        "η², of sums of squares as they are, favours the factor with more levels (here calibration / searcher). Small "
-        "print: 95 % intervals by the noncentral F, and p. With several draws of a calibration these are nested in it, "
-        "and p is Welch's over their means, and that of permutations of the searchers within each draw, which allow "
-        "for more noise by one calibration than by another. With one, p is of the F test; a calibration cannot be "
-        "separated from its samples, and the test holds for these alone. With one draw and several seeds the rest is "
-        "the seeds'; with one seed it holds interaction and noise together. All of it is about the items that were "
-        "assessed, the same ones for all; other items have other noise. Calibration losses are not split: their "
-        "units differ."
+        "An analysis of variance over the searchers that use the objective and have a result on every calibration "
+        "and draw. If a searcher draws random numbers, they must differ between draws. The shares are ω², which has "
+        "the noise removed from the sums of squares. η² does not, and favours the factor with more levels "
+        "(calibration / searcher in this table). Small print: 95 % intervals by the noncentral F distribution, and "
+        "p. Several draws of a calibration are nested in it. The p of calibrations is then from Welch's test over "
+        "the means of the draws, and the p of searchers is from permutations of the searchers within each draw; both "
+        "allow different noise in different calibrations. With one draw, p is from the F test; a calibration cannot "
+        "be separated from its samples, and the test holds for these samples alone. With one draw and several seeds, "
+        "the rest is due to the seeds; with one seed, it is interaction and noise together. All numbers are about "
+        "the assessed items, which are the same for all checkpoints; other items have other noise. Calibration "
+        "losses are not analysed, because their units differ."
     )
     return tabulate("variance", "What results vary with", columns, splits, note)
 
