@@ -18,7 +18,7 @@ _MOST_PAIRS = 6  # the most pairs that are named one by one
 def calibration_findings(analysis: Analysis) -> Iterator[Finding]:
     """Yield for each average which calibration gives better checkpoints than which."""
     if analysis.frame["calibration"].nunique() < 2:
-        verdict = "One calibration was tried: how much it matters is not measured."
+        verdict = "One calibration was tried, so its effect is not measured."
         yield Finding(_QUESTION, verdict, "cannot tell", leads=True)
     elif not analysis.averages:
         verdict = (
@@ -38,7 +38,7 @@ def _by_quantity(quantity: Quantity, effects: Sequence[CalibrationEffect], leads
     The answers about the calibration that is most often the better one lead.
     """
     if effects and all(effect.p is None for effect in effects):
-        verdict = f"By {quantity.title}, calibrations cannot be compared: one searcher is too little to say how sure."
+        verdict = f"By {quantity.title}, calibrations cannot be compared, because a test needs two searchers or more."
         yield Finding(_QUESTION, verdict, "cannot tell", "verdicts", leads)
         return
     pairs: dict[frozenset[str], list[CalibrationEffect]] = {}
@@ -88,8 +88,8 @@ def _pair(quantity: Quantity, effects: Sequence[CalibrationEffect], leads: bool)
     if n_draws > 1:
         return Finding(_QUESTION, f"{verdict} The test is over {n_draws} draws of each.", sure, "verdicts", leads)
     verdict += (
-        " The test is over searchers, with one draw of each calibration: whether other samples of the same kind give "
-        "the same is not measured."
+        " The test is over searchers, with one draw of each calibration. So it is not measured whether other samples "
+        "of the same kind have the same result."
     )
     return Finding(_QUESTION, verdict, "measured" if clear else sure, "verdicts", leads)
 

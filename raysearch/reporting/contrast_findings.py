@@ -109,7 +109,7 @@ def contrast_finding(contrast: Contrast) -> Finding:
             f"below {numbers.rounded(contrast.gap.detectable)} {contrast.unit} {MISSED}."
         )
     if contrast.gap.n_draws < 2:
-        verdict += " With one draw this is of these masks, not of other samples."
+        verdict += " With one draw, this holds for these masks, but perhaps not for other samples."
     is_clear = contrast.significant or contrast.equivalent
     return Finding(question, verdict, "clear" if is_clear else "not significant", "verdicts")
 
@@ -138,4 +138,4 @@ def _why_unknown(contrast: Contrast) -> str:
         return "a mask ruins the model"
     if contrast.gap.n_draws < 2:
         return "no noise is known"
-    return "one draws random numbers, and the same ones in all draws"
+    return "a searcher draws random numbers, which are the same in all draws"

@@ -54,8 +54,8 @@ def _draws(analysis: Analysis) -> Iterator[Finding]:
     if (draws < 2).any():
         quantifier = "Every" if (draws < 2).all() else "Some"
         verdict = (
-            f"{quantifier} calibration was drawn once: what other samples of the same "
-            "kind would give is not measured. study.grid.draw=[0,1,2] draws more."
+            f"{quantifier} calibration was drawn once, so the effect of other samples of the same kind is not "
+            "measured. study.grid.draw=[0,1,2] draws more."
         )
         yield Finding("Draws", verdict, "cannot tell", "verdicts")
 
@@ -72,7 +72,7 @@ def _variance(analysis: Analysis) -> Iterator[Finding]:
         larger = of_all(n_larger, len(splits), "case")
         medians = f" (medians; the calibration's is larger {larger})" if len(splits) > 1 else ""
         has_draws = all(split.drawn for split in splits)
-        one_draw = "" if has_draws else ", a calibration being one draw of its samples"
+        one_draw = "" if has_draws else ", with one draw of each calibration"
         if math.isclose(calibration_share, searcher_share, abs_tol=1e-12):
             comparison = "as much with the calibration as"
         elif calibration_share > searcher_share:
@@ -81,8 +81,8 @@ def _variance(analysis: Analysis) -> Iterator[Finding]:
             comparison = "less with the calibration than"
         verdict = (
             f"{capital(splits[0].title)} varies {comparison} with the searcher: "
-            f"{numbers.percent(calibration_share)} against {numbers.percent(searcher_share)} of the variance, noise "
-            f"taken off{medians}{one_draw}."
+            f"{numbers.percent(calibration_share)} against {numbers.percent(searcher_share)} of the variance, "
+            f"without noise{medians}{one_draw}."
         )
         larger_shares = {_larger_share(split) for split in splits}
         sure: Sure = "clear" if len(larger_shares) == 1 and None not in larger_shares else "not significant"
@@ -174,12 +174,12 @@ def _seeds(analysis: Analysis) -> Iterator[Finding]:
     seeds = frame[frame["stochastic"]].groupby("searcher", observed=True)["seed"].nunique()
     if (seeds == 1).any():
         names = listed([str(name) for name in seeds[seeds == 1].index])
-        verdict = f"Searched with one seed, so how much its random numbers matter is not measured: {names}."
+        verdict = f"Searched with one seed, so the effect of its random numbers is not measured: {names}."
         yield Finding("Seeds", verdict, "cannot tell", "results")
     if shared := searchers_with_shared_seeds(frame):
         verdict = (
             f"Ranks, effects of calibrations and shares of variance leave out {listed(shared)}: the random numbers "
-            "were the same in several draws. A study gives each draw its own, unless the words of an axis have a seed."
+            "were the same in several draws. A study gives each draw a seed of its own, unless an axis sets a seed."
         )
         yield Finding("Seeds", verdict, "cannot tell", "results")
 
@@ -194,8 +194,8 @@ def _ruined(analysis: Analysis) -> Iterator[Finding]:
     if n_ruined := sum(ruins_by_mask.values()):
         verb = "ruins" if n_ruined == 1 else "ruin"
         verdict = (
-            f"{n_ruined} of {len(ruins_by_mask)} assessed masks {verb} the model: a number is not "
-            "finite, so no average has it."
+            f"{n_ruined} of {len(ruins_by_mask)} assessed masks {verb} the model: a number is not finite. The averages "
+            "leave such a mask out."
         )
         yield Finding("Completeness", verdict, "measured", "results")
 

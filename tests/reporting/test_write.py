@@ -349,7 +349,7 @@ def published_in_part() -> StudyResult:
         (small, "Only one searcher has a mask"),
         (lambda: small(calibrations=(TASK,), searchers=("greedy", "cbo")), "One calibration was tried"),
         (lambda: small(calibrations=(PPL, TASK), searchers=("greedy", "cbo")), "no checkpoint was assessed"),
-        (lambda: small(assessed=True, calibrations=(PPL, TASK)), "one searcher is too little"),
+        (lambda: small(assessed=True, calibrations=(PPL, TASK)), "a test needs two searchers or more"),
         (published_in_part, "which are too few for a test"),
     ],
     ids=["waiting", "one search", "one calibration", "nothing assessed", "one searcher assessed", "published"],
@@ -407,7 +407,7 @@ def test_contrasts_are_answered_first() -> None:
     analysis = analyse(replace(results, contrasts=["greedy - one_shot"]))
     every_finding = findings(analysis)
     assert [finding.question for finding in every_finding[:2]] == ["greedy - one_shot"] * 2
-    assert "With one draw this is of these masks, not of other samples." in every_finding[0].verdict
+    assert "With one draw, this holds for these masks, but perhaps not for other samples." in every_finding[0].verdict
     table = contrast_table(analysis.contrasts)
     assert table is not None
     assert {row[0].text for row in table.rows} == {"greedy - one_shot"}
