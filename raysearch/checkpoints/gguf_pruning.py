@@ -14,12 +14,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from raysearch.core.mask import Mask
-from raysearch.core.paths import atomic_file
-from raysearch.core.site import Sites
-from raysearch.errors import UserError
-from raysearch.models.gguf import read_fast
-from raysearch.models.gguf_file import (
+from raysearch.checkpoints.gguf_file import (
     BLOCK,
     CHECKPOINT,
     PREDICTING,
@@ -30,8 +25,12 @@ from raysearch.models.gguf_file import (
     renumbered,
     write_gguf,
 )
-from raysearch.models.llama_cpp import Rule, is_computed_differently, rules_of
-from raysearch.models.spec import ModelInfo
+from raysearch.checkpoints.gguf_reader import read_fast
+from raysearch.checkpoints.llama_cpp import Rule, is_computed_differently, rules_of
+from raysearch.core.mask import Mask
+from raysearch.core.paths import atomic_file
+from raysearch.core.site import Sites
+from raysearch.errors import UserError
 from raysearch.text.numbers import count
 from raysearch.text.sentences import what_failed
 
@@ -41,6 +40,23 @@ _NOT_BY_LAYER = re.compile(r"(GGUF|general|tokenizer|split|quantize|imatrix|rays
 #: The keys of an architecture whose lists may have another length than the number of layers.
 _OF_OTHER_LENGTH = re.compile(r"(rope|vision|audio)\..*")
 _ROUGHLY = 0.02  # a vocabulary may be padded, and a converter may drop or fold a small tensor
+
+
+@dataclass(frozen=True)
+class ModelSizes:
+    """The sizes of the dense model, by which a GGUF file of another model is noticed.
+
+    Args:
+        name: The model's name, for messages.
+        sites: The sites of the model.
+        hidden_size: d, the width of the hidden state.
+        vocab_size: The number of tokens of the vocabulary.
+    """
+
+    name: str
+    sites: Sites
+    hidden_size: int
+    vocab_size: int
 
 
 @dataclass(frozen=True)
@@ -87,7 +103,7 @@ def prune_gguf(
     mask: Mask,
     out: Path,
     *,
-    info: ModelInfo,
+    sizes: ModelSizes,
     search_id: str,
     overwrite: bool = False,
     change: Callable[[GGUFFile, Sequence[int], str, StoredTensor], StoredTensor] | None = None,
@@ -98,7 +114,7 @@ def prune_gguf(
         source: The GGUF file of the dense model.
         mask: The layers to remove.
         out: The file to write.
-        info: The dense model.
+        sizes: The sizes of the dense model.
         search_id: The search that found the mask, for the file's metadata.
         overwrite: Whether to replace an existing file.
         change: Returns the tensor to write instead of a kept one. It is called with the file, the kept blocks, and the
@@ -113,8 +129,8 @@ def prune_gguf(
     _check_destination(source, out, overwrite)
     with read_fast():
         file = read_gguf(source)
-        _check_is_model(file, info)
-        kept_blocks = _kept_blocks(file, mask, info.sites)
+        _check_is_model(file, sizes)
+        kept_blocks = _kept_blocks(file, mask, sizes.sites)
         metadata = _pruned_metadata(file, kept_blocks, mask)
         metadata.changed["raysearch.search"] = search_id
         try:
@@ -130,7 +146,7 @@ def prune_gguf(
     return GGUFExport(
         out=out.absolute(),
         source=source,
-        n_layers=len(info.sites.kept_layers(mask)),
+        n_layers=len(sizes.sites.kept_layers(mask)),
         size_bytes=out.stat().st_size,
         source_bytes=source.stat().st_size,
         architecture=file.architecture,
@@ -181,10 +197,10 @@ def _kept_blocks(file: GGUFFile, mask: Mask, sites: Sites) -> tuple[int, ...]:
     return (*sites.kept_layers(mask), *range(sites.n_layers, file.blocks))
 
 
-def _check_is_model(file: GGUFFile, info: ModelInfo) -> None:
+def _check_is_model(file: GGUFFile, sizes: ModelSizes) -> None:
     """Refuse a file of another model."""
     parameters = [0] * min(file.blocks, len(file.reader.tensors))
-    vocabulary = info.vocab_size
+    vocabulary = sizes.vocab_size
     for tensor in file.reader.tensors:
         if (block := BLOCK.fullmatch(tensor.name)) and int(block[1]) < len(parameters):
             parameters[int(block[1])] += int(tensor.n_elements)
@@ -194,16 +210,16 @@ def _check_is_model(file: GGUFFile, info: ModelInfo) -> None:
     if not any(parameters):
         raise file.refused(f"{file.architecture} keeps no layers as blk.N tensors")
     facts = [
-        ("layers", file.layers, info.sites.n_layers, 0.0),
-        ("hidden state's width", hidden_size, info.hidden_size, 0.0),
-        ("words of the vocabulary", vocabulary, info.vocab_size, _ROUGHLY),
+        ("layers", file.layers, sizes.sites.n_layers, 0.0),
+        ("hidden state's width", hidden_size, sizes.hidden_size, 0.0),
+        ("words of the vocabulary", vocabulary, sizes.vocab_size, _ROUGHLY),
     ]
-    for layer, (number, expected) in enumerate(zip(parameters, info.sites.layer_parameters, strict=False)):
+    for layer, (number, expected) in enumerate(zip(parameters, sizes.sites.layer_parameters, strict=False)):
         facts.append((f"parameters of layer {layer}", number, expected, _ROUGHLY))
     for fact, number, expected, tolerance in facts:
         if abs(number - expected) > tolerance * expected:
             raise UserError(
-                f"--from={file.path} is not the model {info.model.name}: {fact} {number:,} instead of {expected:,}; "
+                f"--from={file.path} is not the model {sizes.name}: {fact} {number:,} instead of {expected:,}; "
                 "name a GGUF file of the same model"
             )
 
