@@ -8,7 +8,7 @@ import torch
 
 import raysearch
 from raysearch.calibration.rows import Rows
-from raysearch.models.gguf import read_fast
+from raysearch.checkpoints.gguf_reader import read_fast
 from raysearch.models.source import gguf_file
 from raysearch.models.spec import ModelSpec
 

@@ -23,7 +23,7 @@ from raysearch.ledger.ledger import Ledger
 from raysearch.models.export import export_checkpoint
 from raysearch.models.spec import ModelSpec
 from tests.assessment.conftest import first_layers
-from tests.models.test_card import EVIDENCE
+from tests.checkpoints.test_card import EVIDENCE
 
 pytestmark = [
     pytest.mark.real,

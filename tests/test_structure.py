@@ -53,15 +53,20 @@ EDGES = {
     "sqlite3": ("ledger/",),
     "matplotlib": ("figures/",),
     "statsmodels": ("reporting/analysis/",),
-    "gguf": ("models/",),
+    "gguf": ("checkpoints/", "models/"),
     "datasets": ("assessment/subjects.py", "calibration/rows.py", "recovery/trainer.py"),
 }
 
 #: The modules of MLflow whose names do not change without notice.
 PUBLIC_MLFLOW = ("mlflow.MlflowClient", "mlflow.entities", "mlflow.exceptions")
 
+#: The rooms that a room imports from, if these are fewer than those before it.
+KNOWN = {"checkpoints": {"text", "errors", "core", "checkpoints"}}
+
 #: What is pure: it must run, and be tested, without any of these.
 PURE = ("text/", "errors.py", "core/", "searchers/", "evaluation/prefix.py")
+#: What imports no torch; it may use transformers without torch.
+WITHOUT_TORCH = ("checkpoints/",)
 HEAVY = {"torch", "ray", "mlflow", "transformers"}
 
 
@@ -128,6 +133,17 @@ def test_imports_point_down() -> None:
     assert not wrong, "\n".join(["a room imports from those before it in ROOMS:", *wrong])
 
 
+def test_a_room_knows_only_the_rooms_that_it_needs() -> None:
+    wrong = [
+        f"{module} imports {other}"
+        for name, known_rooms in KNOWN.items()
+        for module, others in imported_files().items()
+        for other in others
+        if module.startswith(f"raysearch.{name}.") and room(other) not in known_rooms
+    ]
+    assert not wrong, "\n".join(["see KNOWN:", *wrong])
+
+
 def test_no_module_imports_itself_in_a_circle() -> None:
     graph = imported_files()
     try:
@@ -165,6 +181,16 @@ def test_searchers_and_masks_are_pure() -> None:
     pure = [file for file in FILES if place(file).startswith(PURE)]
     wrong = [place(file) for file in pure if HEAVY & {module.partition(".")[0] for module in imports(file)}]
     assert not wrong, f"these import one of {HEAVY}: {wrong}"
+
+
+def test_checkpoints_are_cut_without_torch() -> None:
+    wrong = [
+        f"{place(file)} imports {module}"
+        for file in FILES
+        for module in imports(file)
+        if place(file).startswith(WITHOUT_TORCH) and module.partition(".")[0] == "torch"
+    ]
+    assert not wrong, "\n".join(["see WITHOUT_TORCH:", *wrong])
 
 
 def test_links_lead_somewhere() -> None:

@@ -14,8 +14,8 @@ from raysearch.searching.observer import Observer
 from raysearch.searching.progress_lines import ProgressLines
 
 if TYPE_CHECKING:
+    from raysearch.checkpoints.hub import HubRepository
     from raysearch.configuration.overrides import Override
-    from raysearch.models.hub import HubRepository
 
 
 def all_overrides(overrides: Sequence[str], values: Mapping[str, Any]) -> list[Override]:
@@ -72,7 +72,7 @@ def repository_for_export(push: str | None, public: bool, overwrite: bool) -> Hu
         if public:
             raise UserError("--public is of a repository of the hub; name it with --push=OWNER/NAME")
         return None
-    from raysearch.models.hub import HubRepository
+    from raysearch.checkpoints.hub import HubRepository
 
     return HubRepository(push, public, overwrite)
 

@@ -20,10 +20,10 @@ from raysearch.text.sentences import as_typed
 
 if TYPE_CHECKING:
     from raysearch.assessment.results import SearchAssessment
+    from raysearch.checkpoints.gguf_healing import HealedGGUF
+    from raysearch.checkpoints.gguf_pruning import GGUFExport
     from raysearch.ledger.ledger import Ledger
     from raysearch.models.export import ExportResult
-    from raysearch.models.gguf_healing import HealedGGUF
-    from raysearch.models.gguf_pruning import GGUFExport
     from raysearch.recovery.export import RecoveredExport
     from raysearch.recovery.recovery_record import RecoveryRecord
     from raysearch.recovery.results import RecoveryCost, RecoveryResult

@@ -7,11 +7,11 @@ the model reads one. The rules hold for values in memory and in a file.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from raysearch.checkpoints.layer_names import new_number
+from raysearch.checkpoints.layer_rules import PERIODS, KeptLayers, Kind, config_rule, cut_value
+from raysearch.checkpoints.periods import ListForm, Period, family_of, list_instead, periods_of
 
 if TYPE_CHECKING:
     from transformers import PreTrainedConfig
@@ -28,22 +28,9 @@ DEPTHS = (
 )
 #: The names of the parts of a config that may describe the decoder.
 TEXT_PARTS = ("text_config", "llm_config", "language_config", "thinker_config", "decoder")
-#: Numbers k with the meaning "the first k layers are different"; k becomes the number of these that are kept.
-_LEADING_COUNTS = ("first_k_dense_replace", "max_window_layers", "num_dense_layers", "moe_layer_start_index")
-#: A list of layer numbers that start at 1.
-_IDS_FROM_ONE = "ple_layer_ids"
-#: Lists of layer numbers that start at 1, by the name of the dict that holds them.
-_FROM_ONE = {"linear_attn_config": ("full_attn_layers", "kda_layers")}
-#: A list with a value for each layer, which is the number of another layer.
-_OTHER_LAYERS = "kv_source_layers"
 #: The key, in the config of the part for images, of a list with an entry for each of the first layers, to whose output
 #: features of images are added.
 _DEEPSTACK = "deepstack_visual_indexes"
-#: The end of the names of settings with a period, in layers, after which a layer is of another kind.
-_PERIOD = "layer_period"
-#: A period k, with the meaning "layers k-1, 2k-1, … have experts, except those of a list".
-_SPARSE_STEP = "decoder_sparse_step"
-_DENSE_LAYERS = "mlp_only_layers"
 
 
 def cut_values(
@@ -60,41 +47,21 @@ def cut_values(
     Returns:
         The changed values by name.
     """
+    layers = KeptLayers(kept_layers, n_layers, n_predicting)
     changed: dict[str, Any] = {}
-    stay = [*kept_layers, *range(n_layers, n_layers + n_predicting)]
     for name, value in values.items():
-        if name.startswith("_") or name.endswith(("token_id", "token_ids")):
+        rule = config_rule(name, value, layers)
+        if rule is not None and rule.kind is not Kind.STAYS:
+            changed[name] = cut_value(rule.kind, value, layers)
+    for period in _periods(values):
+        as_list = period.rule.as_list
+        if as_list is None:  # `changed_period` names it
             continue
-        if name == _IDS_FROM_ONE and value:
-            changed[name] = _renumbered_from_one(value, kept_layers)
-        elif name == _OTHER_LAYERS and isinstance(value, (list, tuple)):
-            changed[name] = [_renumbered_or_none(value[layer], kept_layers, n_layers) for layer in kept_layers]
-        elif isinstance(value, (list, tuple)) and _are_indices(name, value, n_layers):
-            changed[name] = [kept_layers.index(layer) for layer in value if layer in kept_layers]
-        elif isinstance(value, (list, tuple)) and len(value) == n_layers:
-            changed[name] = [value[layer] for layer in kept_layers]
-        elif isinstance(value, (list, tuple)) and n_predicting and len(value) == n_layers + n_predicting:
-            changed[name] = [value[layer] for layer in stay]
-        elif isinstance(value, str) and name.endswith("_pattern") and len(value) == n_layers:  # a letter for each layer
-            changed[name] = "".join(value[layer] for layer in kept_layers)
-        elif name == "block_types" and value:  # a list that is repeated; it becomes one with a value for each layer
-            changed[name] = [value[layer % len(value)] for layer in kept_layers]
-        elif name in _LEADING_COUNTS and isinstance(value, int):
-            changed[name] = sum(layer < value for layer in kept_layers)
-        elif name == "moe_layer_end_index" and isinstance(value, int) and value >= 0:
-            # The last layer that is different.
-            changed[name] = sum(layer <= value for layer in kept_layers) - 1
-        elif name == "scale_depth" and value is not None:  # the scale of residuals times the square root of the depth
-            changed[name] = value * math.sqrt(len(kept_layers) / n_layers)
-        elif name in _FROM_ONE and isinstance(value, dict):
-            numbers = {key: _renumbered_from_one(value[key], kept_layers) for key in _FROM_ONE[name]}
-            changed[name] = value | numbers
-    step = values.get(_SPARSE_STEP)
-    if isinstance(step, int) and step > 1 and len(kept_layers) < n_layers:
-        listed = values.get(_DENSE_LAYERS) or ()
-        dense = [layer for layer in range(n_layers) if layer in listed or (layer + 1) % step != 0]
-        changed[_SPARSE_STEP] = 1
-        changed[_DENSE_LAYERS] = [kept_layers.index(layer) for layer in dense if layer in kept_layers]
+        listed = list_instead(period, values.get(str(as_list.key.config)), kept_layers, n_layers)
+        if listed is not None:
+            changed[str(as_list.key.config)] = listed
+            if as_list.form is ListForm.EXCEPTIONS and period.rule.key is not None:
+                changed[str(period.rule.key.config)] = 1
     return changed
 
 
@@ -120,8 +87,7 @@ def cut_config(
         for name in TEXT_PARTS
         if isinstance(config.get(name), dict)
     }
-    # What is given by layer is added by `config_file`, since its keys are places.
-    cut = {name: value for name, value in config.items() if name != "per_layer_config"} | parts
+    cut = {**config, **parts}
     depths = [name for name in DEPTHS if config.get(name) == n_layers]
     if depths or not parts:
         changed = cut_values(config, kept_layers, n_layers, n_predicting)
@@ -137,12 +103,28 @@ def n_image_layers(config: Mapping[str, Any]) -> int:
     return len(vision.get(_DEEPSTACK) or ()) if isinstance(vision, dict) else 0
 
 
+def changed_period(config: Mapping[str, Any], kept_layers: Sequence[int], n_layers: int) -> Period | None:
+    """Return a period that no config can describe for the kept layers; None if there is none.
+
+    Args:
+        config: The content of ``config.json``.
+        kept_layers: The indices of the kept layers in the dense model, ascending.
+        n_layers: N, the layers of the dense model.
+    """
+    parts = [part for name in TEXT_PARTS if isinstance(part := config.get(name), dict)]
+    changed = [period for part in parts if (period := changed_period(part, kept_layers, n_layers)) is not None]
+    changed += [
+        period for period in _periods(config) if period.rule.as_list is None and period.changes(kept_layers, n_layers)
+    ]
+    return changed[0] if changed else None
+
+
 def shrink_config(config: PreTrainedConfig, kept_layers: Sequence[int], n_layers: int) -> None:
     """Rewrite the (text) config of a dense model for the kept layers, in place.
 
     Lists with a value for each layer are cut, lists and keys of layer indices are renumbered, and numbers of leading
-    layers are counted again. Other rules that depend on the layers' places, such as a period, cannot be rewritten; the
-    export's verification detects them.
+    layers are counted again. A period that no list replaces stays, see `changed_period`; the export's verification
+    detects further rules of place.
 
     Args:
         config: The config.
@@ -158,10 +140,8 @@ def shrink_config(config: PreTrainedConfig, kept_layers: Sequence[int], n_layers
     for name, value in (changed | depth).items():
         setattr(config, name, value)
     if by_layer is not None:
-        values_by_layer = {int(layer): values for layer, values in by_layer.items()}
-        config.per_layer_config = {
-            place: values_by_layer[layer] for place, layer in enumerate(kept_layers) if layer in values_by_layer
-        }
+        by_place = cut_value(Kind.BY_NUMBER, by_layer, KeptLayers(kept_layers, n_layers))
+        config.per_layer_config = {int(place): values for place, values in by_place.items()}
 
 
 def rules_of_place(dense: PreTrainedConfig, config: PreTrainedConfig) -> str:
@@ -176,9 +156,6 @@ def rules_of_place(dense: PreTrainedConfig, config: PreTrainedConfig) -> str:
     """
     kinds = getattr(config, "layer_types", None)
     dense_kinds = getattr(dense, "layer_types", None)
-    periods = [f"{name}={value}" for name, value in config.to_dict().items() if name.endswith(_PERIOD) and value]
-    if periods:
-        return f" ({', '.join(periods)}: masks of whole periods do not change them)"
     if kinds and dense_kinds and kinds[-1] != dense_kinds[-1]:
         return f" (the last one would be of another kind, {kinds[-1]}: protect=[-1] keeps the last layer)"
     return ""
@@ -197,18 +174,6 @@ def depths(config: PreTrainedConfig) -> dict[str, int]:
     return {name: value for name in depth_names(config) if type(value := getattr(config, name, None)) is int}
 
 
-def _renumbered_from_one(numbers: Sequence[int], kept_layers: Sequence[int]) -> list[int]:
-    """Return the new numbers of the kept layers among these; all numbers start at 1."""
-    return [kept_layers.index(number - 1) + 1 for number in numbers if number - 1 in kept_layers]
-
-
-def _renumbered_or_none(layer: int | None, kept_layers: Sequence[int], n_layers: int) -> int | None:
-    """Return the new number of a layer; None if there is none, or if it is removed."""
-    return None if layer is None else new_number(layer, kept_layers, n_layers)
-
-
-def _are_indices(name: str, value: Sequence[Any], n_layers: int) -> bool:
-    """Return whether a list contains layer indices, as ``mlp_only_layers=[0, 2]``, and not a value for each layer."""
-    ascending = all(type(item) is int and 0 <= item < n_layers for item in value) and list(value) == sorted(set(value))
-    complete = len(value) < n_layers or list(value) == list(range(n_layers))
-    return ascending and complete and ("layer" in name or "idx" in name or "indices" in name)
+def _periods(values: Mapping[str, Any]) -> list[Period]:
+    """Return the periods of a config that transformers reads."""
+    return periods_of(PERIODS, family_of(values.get("model_type") or ""), lambda key: values.get(key.config or ""))

@@ -16,10 +16,11 @@ from pathlib import Path
 from typing import Any
 
 from raysearch.checkpoints.checkpoint import INDEX, WEIGHTS, Checkpoint, read_json
-from raysearch.checkpoints.config_rules import TEXT_PARTS, cut_config, n_image_layers
+from raysearch.checkpoints.config_rules import TEXT_PARTS, changed_period, cut_config, n_image_layers
 from raysearch.checkpoints.layer_names import LayerNames
 from raysearch.checkpoints.quantization import QUANTISATION_FILES, ModuleNames
 from raysearch.checkpoints.safetensors_file import FileTensor, SlicedTensor, Tensor, write_file
+from raysearch.core.mask import Mask
 from raysearch.errors import UnsupportedModelError, UserError
 
 #: The keys of a config that describe the quantisation.
@@ -57,8 +58,8 @@ class PrunedCheckpoint:
             The planned checkpoint.
 
         Raises:
-            UnsupportedModelError: The tensors have names of an unknown form, or a layer is removed to whose output
-                features of images are added.
+            UnsupportedModelError: The tensors have names of an unknown form, a layer is removed to whose output
+                features of images are added, or a kept layer would become one of another kind by its new place.
         """
         n_needed = n_image_layers(source.config)
         if list(kept_layers[:n_needed]) != list(range(n_needed)):
@@ -66,6 +67,14 @@ class PrunedCheckpoint:
                 f"{source.config.get('model_type')} cannot be exported without all of its first {n_needed} layers: "
                 "features of images are added to their outputs by their places; protect them with "
                 f"protect={list(range(n_needed))}"
+            )
+        period = changed_period(source.config, kept_layers, n_layers)
+        if period is not None:
+            removed = sorted(set(range(n_layers)) - set(kept_layers))
+            raise UnsupportedModelError(
+                f"{source.config.get('model_type')} cannot be exported without {Mask.of(*removed)}: "
+                f"{period.rule.about} follows from their places, {period.text}, which that mask changes; choose a mask "
+                "that keeps the pattern, such as one of whole periods"
             )
         return cls(source, LayerNames.of([tensor.name for tensor in source.tensors], n_layers), kept_layers)
 

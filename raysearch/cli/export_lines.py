@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 from raysearch.text.numbers import count
 
 if TYPE_CHECKING:  # slow to import, and `raysearch show` does not need them
+    from raysearch.checkpoints.gguf_healing import HealedGGUF
+    from raysearch.checkpoints.gguf_pruning import GGUFExport
     from raysearch.models.export import ExportResult
-    from raysearch.models.gguf_healing import HealedGGUF
-    from raysearch.models.gguf_pruning import GGUFExport
     from raysearch.recovery.export import RecoveredExport
 
 

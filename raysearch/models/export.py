@@ -16,14 +16,7 @@ from tempfile import TemporaryDirectory
 
 from filelock import FileLock
 
-from raysearch.checkpoints.checkpoint import Checkpoint
-from raysearch.checkpoints.config_process import write_config_without_torch
-from raysearch.checkpoints.pruning import PrunedCheckpoint
-from raysearch.checkpoints.side_files import mend_tokenizer_config
-from raysearch.core.mask import Mask
-from raysearch.core.paths import as_path
-from raysearch.errors import UserError
-from raysearch.models.card import (
+from raysearch.checkpoints.card import (
     RECORD,
     Evidence,
     Pruned,
@@ -33,13 +26,20 @@ from raysearch.models.card import (
     model_card,
     verified_text,
 )
+from raysearch.checkpoints.checkpoint import Checkpoint
+from raysearch.checkpoints.config_process import write_config_without_torch
+from raysearch.checkpoints.llama_cpp import misread_by_llama_cpp
+from raysearch.checkpoints.pruning import PrunedCheckpoint
+from raysearch.checkpoints.side_files import mend_tokenizer_config
+from raysearch.checkpoints.vllm import misread_by_vllm
+from raysearch.core.mask import Mask
+from raysearch.core.paths import as_path
+from raysearch.errors import UserError
 from raysearch.models.export_proof import ExportProof, fits_in_memory, prove_by_files
-from raysearch.models.llama_cpp import misread_by_llama_cpp
 from raysearch.models.loading import describe, load_tokenizer, write_as_safetensors
 from raysearch.models.reading import folder_of_checkpoint
 from raysearch.models.source import locate
 from raysearch.models.spec import LocatedModel, ModelSpec
-from raysearch.models.vllm import misread_by_vllm
 from raysearch.text.redaction import redact
 from raysearch.text.sentences import what_failed
 
@@ -59,7 +59,7 @@ class ExportResult:
         before: The dense model's continuation of the prompt; None without a prompt.
         after: The reloaded checkpoint's continuation of it; None without a prompt.
         search_id: The search that found the mask; None if there is no such search.
-        misread_by_vllm: Why vLLM would run another model, see `raysearch.models.vllm.misread_by_vllm`.
+        misread_by_vllm: Why vLLM would run another model, see `raysearch.checkpoints.vllm.misread_by_vllm`.
         url: The address of the repository on the Hugging Face Hub; None if the checkpoint was not pushed.
     """
 

@@ -9,10 +9,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from raysearch.checkpoints.gguf_reader import read_fast
 from raysearch.checkpoints.quiet import quiet
 from raysearch.core.hub import is_asked, why_no_answer
 from raysearch.errors import UnsupportedModelError, UserError
-from raysearch.models import gguf
 from raysearch.models.spec import LocatedModel
 from raysearch.text.sentences import first_line
 
@@ -35,7 +35,7 @@ def reading(model: LocatedModel, part: str = "") -> Iterator[None]:
         UserError: transformers cannot read the model.
     """
     try:
-        with quiet(), gguf.read_fast() if model.gguf else contextlib.nullcontext():
+        with quiet(), read_fast() if model.gguf else contextlib.nullcontext():
             yield
     except UserError:
         raise

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from raysearch.checkpoints.gguf_pruning import ModelSizes
 from raysearch.core.site import Sites
 from raysearch.errors import UserError
 from raysearch.text.sentences import did_you_mean
@@ -142,6 +143,11 @@ class ModelInfo:
     max_positions: int | None  #: the model's longest sequence, in tokens; None for no limit
     dtype: str  #: of the weights in memory, e.g. ``bfloat16``
     n_image_layers: int = 0  #: the first layers to whose outputs features of images are added; an export needs them
+
+    @property
+    def sizes(self) -> ModelSizes:
+        """The sizes by which a GGUF file of another model is noticed."""
+        return ModelSizes(self.model.name, self.sites, self.hidden_size, self.vocab_size)
 
     @property
     def weight_bytes(self) -> int:

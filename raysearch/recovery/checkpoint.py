@@ -13,20 +13,20 @@ from typing import Any
 from peft import PeftModel
 from transformers import AutoConfig, AutoModelForCausalLM
 
+from raysearch.checkpoints.card import RECORD, render_card
 from raysearch.checkpoints.checkpoint import CONFIG, read_json
 from raysearch.checkpoints.config_file import write_config
+from raysearch.checkpoints.llama_cpp import misread_by_llama_cpp
+from raysearch.checkpoints.vllm import misread_by_vllm
 from raysearch.core.estimate import estimate_text
 from raysearch.core.mask import Mask
 from raysearch.core.paths import write_atomically
 from raysearch.core.site import Sites
 from raysearch.errors import UnsupportedModelError
-from raysearch.models.card import RECORD, render_card
 from raysearch.models.export import replacing
-from raysearch.models.llama_cpp import misread_by_llama_cpp
 from raysearch.models.loading import quiet
 from raysearch.models.spec import ModelSpec
 from raysearch.models.verification import probe_logits, relative_gap, tolerance
-from raysearch.models.vllm import misread_by_vllm
 from raysearch.recovery.recovery_record import ThreeNumbers, Training
 from raysearch.recovery.spec import RecoveryOptions
 from raysearch.text.redaction import redact, redacted

@@ -7,11 +7,11 @@ import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
+from raysearch.checkpoints.gguf_healing import HealedGGUF, heal_gguf
+from raysearch.checkpoints.hub import HubRepository
 from raysearch.errors import UserError
 from raysearch.ledger.ledger import Ledger
 from raysearch.models.export import check_destination, replacing
-from raysearch.models.gguf_healing import HealedGGUF, heal_gguf
-from raysearch.models.hub import HubRepository
 from raysearch.models.loading import describe, fingerprint
 from raysearch.models.source import gguf_file, locate
 from raysearch.recovery.checkpoint import written_by
@@ -125,7 +125,7 @@ def export_recovered_as_gguf(
             out,
             pruned=pruned,
             healed=Path(recovery.out),
-            info=info,
+            sizes=info.sizes,
             search_id=record.search_id,
             overwrite=overwrite,
         )

@@ -21,6 +21,7 @@ from raysearch.assessment.context import AssessmentPlan
 from raysearch.assessment.own_data import name_of
 from raysearch.calibration.overlap import SeenTexts
 from raysearch.calibration.windows import WindowOptions
+from raysearch.checkpoints.card import RECORD
 from raysearch.core.digest import digest
 from raysearch.core.mask import Mask
 from raysearch.core.paths import write_atomically
@@ -29,7 +30,6 @@ from raysearch.errors import UserError
 from raysearch.evaluation.pool import Pool, opening
 from raysearch.evaluation.prepared_data import prepare_data
 from raysearch.ledger.ledger import Ledger
-from raysearch.models.card import RECORD
 from raysearch.models.loading import load_tokenizer
 from raysearch.models.spec import ModelSpec
 from raysearch.recovery.adapter import check_trainable

@@ -9,13 +9,13 @@ from dataclasses import fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from raysearch.checkpoints.card import RECORD, Evidence, export_record, gguf_card
+from raysearch.checkpoints.gguf_pruning import GGUFExport, prune_gguf
+from raysearch.checkpoints.hub import HubRepository
 from raysearch.core.trial import Trial
 from raysearch.core.versions import VERSION
 from raysearch.errors import UserError
 from raysearch.evaluation.spec import CalibrationSpec
-from raysearch.models.card import RECORD, Evidence, export_record, gguf_card
-from raysearch.models.gguf_pruning import GGUFExport, prune_gguf
-from raysearch.models.hub import HubRepository
 from raysearch.models.loading import describe, fingerprint
 from raysearch.models.source import gguf_file, locate
 from raysearch.searching.search_record import SearchRecord
@@ -131,7 +131,7 @@ def export_search_as_gguf(
     info = describe(model)
     if push is not None:
         push.check()
-    exported = prune_gguf(source, trial.mask, out, info=info, overwrite=overwrite, search_id=record.search_id)
+    exported = prune_gguf(source, trial.mask, out, sizes=info.sizes, overwrite=overwrite, search_id=record.search_id)
     if push is None:
         return exported
     evidence = _evidence(record, spec, trial)

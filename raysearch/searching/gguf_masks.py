@@ -6,10 +6,10 @@ import json
 from collections.abc import Sequence
 from contextlib import suppress
 
+from raysearch.checkpoints.gguf_pruning import refusals
 from raysearch.core.mask import Mask
 from raysearch.errors import UserError
 from raysearch.models.file_cache import FileCache, code, user_cache
-from raysearch.models.gguf_pruning import refusals
 from raysearch.models.source import gguf_file
 from raysearch.models.spec import ModelSpec
 from raysearch.searching.settings import SearchSettings

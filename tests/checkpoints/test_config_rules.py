@@ -13,36 +13,6 @@ def cut(values: dict[str, Any], n_predicting: int = 0) -> dict[str, Any]:
     return cut_config({"num_hidden_layers": 4, **values}, _KEPT, 4, n_predicting)
 
 
-def test_each_kind_of_value_follows_its_layers() -> None:
-    cases: list[tuple[str, Any, Any]] = [
-        ("layer_types", ["a", "b", "c", "d"], ["a", "c", "d"]),
-        ("no_rope_layers", [1, 1, 0, 1], [1, 0, 1]),
-        ("hybrid_override_pattern", "M-*M", "M*M"),
-        ("mlp_only_layers", [1, 3], [2]),
-        ("full_attn_idxs", [0, 1, 2], [0, 1]),
-        ("first_k_dense_replace", 2, 1),
-        ("max_window_layers", 4, 3),
-        ("moe_layer_end_index", 2, 1),
-        ("ple_layer_ids", [1, 2, 4], [1, 3]),  # they start at 1
-        ("linear_attn_config", {"full_attn_layers": [4], "kda_layers": [1, 2, 3]}, None),
-        ("kv_source_layers", [None, None, 0, 1], [None, 0, None]),  # the last one's source is removed
-        ("block_types", ["r", "a"], ["r", "r", "a"]),
-        ("eos_token_id", [1, 2, 3, 4], [1, 2, 3, 4]),
-        ("hidden_size", 4, 4),
-    ]
-    for name, before, after in cases:
-        expected = after if after is not None else {"full_attn_layers": [3], "kda_layers": [1, 2]}
-        assert cut({name: before})[name] == expected, name
-        assert cut({name: before})["num_hidden_layers"] == 3
-
-
-def test_a_sparse_step_becomes_a_list_of_dense_layers() -> None:
-    """A period counts places, which change: of the kept layers 0, 2 and 3 only the last had experts."""
-    written = cut({"decoder_sparse_step": 2, "mlp_only_layers": []})
-    assert (written["decoder_sparse_step"], written["mlp_only_layers"]) == (1, [0, 1])
-    assert cut({"decoder_sparse_step": 1, "mlp_only_layers": [2]})["mlp_only_layers"] == [1]
-
-
 def test_values_of_layers_that_predict_stay_at_the_end() -> None:
     assert cut({"layer_types": ["a", "b", "c", "d", "mtp"]}, n_predicting=1)["layer_types"] == ["a", "c", "d", "mtp"]
     assert cut({"num_nextn_predict_layers": 1}, n_predicting=1)["num_nextn_predict_layers"] == 1

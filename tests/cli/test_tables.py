@@ -11,6 +11,7 @@ import pytest
 from rich.console import Console
 from rich.table import Table
 
+from raysearch.checkpoints.gguf_pruning import GGUFExport
 from raysearch.cli.cells import loss_cells
 from raysearch.cli.export_lines import gguf_lines
 from raysearch.cli.recorded_tables import (
@@ -26,7 +27,6 @@ from raysearch.core.json import plain
 from raysearch.core.mask import Mask
 from raysearch.core.measure import PERPLEXITY, Measure
 from raysearch.core.trial import Trial
-from raysearch.models.gguf_pruning import GGUFExport
 from raysearch.searching.gap import Gap
 from raysearch.searching.recommendation import Budget, Recommendation, SizeFacts, Speed
 from raysearch.searching.result import SearchResult

@@ -6,12 +6,24 @@ import json
 from pathlib import Path
 from typing import Any
 
+import pytest
 from transformers import AutoConfig
 
 from raysearch.core.mask import Mask
 from raysearch.models.spec import ModelSpec
 from tests.cases import assert_each
-from tests.models.families import _HEAD, _ROUTED, _SLIDING, _VISION, _WIDTHS, N_LAYERS, tiny
+from tests.models.families import (
+    _DELTA,
+    _EXPERTS,
+    _HEAD,
+    _ROUTED,
+    _SLIDING,
+    _VISION,
+    _WIDTHS,
+    N_LAYERS,
+    UNEXPORTABLE,
+    tiny,
+)
 from tests.models.test_export import exported
 
 _SECOND = Mask.of(1)
@@ -126,11 +138,44 @@ def test_a_config_has_no_more_keys_than_its_source(tmp_path: Path) -> None:
     assert {name: value for name, value in source.items() if written[name] != value} == {"num_hidden_layers": N_LAYERS}
 
 
-def test_values_that_depend_on_places_are_written_if_they_would_change(tmp_path: Path) -> None:
-    """In the source, every second layer has a window; the export has a list of these layers."""
-    settings = {**_WIDTHS, **_HEAD, "sliding_window": 4}
-    written = config_of(tmp_path, "gemma2", settings, {"layer_types": None}, Mask.of(1))
-    assert written["layer_types"] == ["sliding_attention", "sliding_attention", "full_attention"]
+_LLAMA4 = {**_WIDTHS, "head_dim": 8, "num_local_experts": 2, "intermediate_size_mlp": 48, "attention_chunk_size": 8}
+
+
+@pytest.mark.parametrize(
+    ("kind", "settings", "period", "expected"),
+    [
+        ("gemma2", {"sliding_window": 4}, {}, {"layer_types": ["sliding_attention"] * 2 + ["full_attention"]}),
+        (
+            "gemma3_text",
+            {"sliding_window": 4, "layer_types": ["sliding_attention", "full_attention"] * 2},
+            {"sliding_window_pattern": 2},
+            {"layer_types": ["sliding_attention"] * 2 + ["full_attention"]},
+        ),
+        (
+            "qwen3_next",
+            {**_EXPERTS, **_DELTA, "shared_expert_intermediate_size": 16}
+            | {"layer_types": ["linear_attention", "full_attention"] * 2},
+            {"full_attention_interval": 2},
+            {"layer_types": ["linear_attention"] * 2 + ["full_attention"]},
+        ),
+        ("llama4_text", _LLAMA4, {"interleave_moe_layer_step": 2}, {"moe_layers": [2], "no_rope_layers": [1, 1, 0]}),
+    ],
+)
+def test_values_that_depend_on_places_are_written_if_they_would_change(
+    kind: str, settings: dict[str, Any], period: dict[str, Any], expected: dict[str, Any], tmp_path: Path
+) -> None:
+    """In the source, every second layer is of another kind, by a period; the export has a list of these layers."""
+    older = {**dict.fromkeys(("layer_types", "moe_layers", "no_rope_layers")), **period}
+    written = config_of(tmp_path, kind, {**_WIDTHS, **_HEAD, **settings, **period}, older, Mask.of(1))
+    assert {name: written[name] for name in expected} == expected
+
+
+def test_a_period_that_cannot_be_written_stays_if_the_mask_keeps_it(tmp_path: Path) -> None:
+    spec = ModelSpec("jamba", str(tmp_path / "dense"))
+    UNEXPORTABLE["jamba"]().save_pretrained(tmp_path / "dense")
+    for mask in (Mask.of(0, 1), Mask.of(3)):
+        done = exported(spec, mask, tmp_path / "pruned", overwrite=True)
+        assert done.max_logit_difference is not None and done.max_logit_difference < 1e-6
 
 
 def test_missing_predicting_heads_are_not_counted(tmp_path: Path) -> None:

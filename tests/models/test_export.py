@@ -17,6 +17,7 @@ from raysearch.models.export import ExportResult, export_checkpoint
 from raysearch.models.loading import describe
 from raysearch.models.spec import ModelSpec
 from tests.cases import assert_each
+from tests.checkpoints.test_card import EVIDENCE
 from tests.models.families import (
     _DELTA,
     _WIDTHS,
@@ -28,7 +29,6 @@ from tests.models.families import (
     tiny,
     write_own_decoder,
 )
-from tests.models.test_card import EVIDENCE
 from tests.sentences import Sentences
 
 

@@ -15,8 +15,9 @@ import pytest
 import torch
 from transformers import PreTrainedModel
 
+from raysearch.checkpoints.gguf_reader import read_fast
 from raysearch.models.file_cache import FileCache
-from raysearch.models.gguf import MAX_COPIES, is_whole, read_fast
+from raysearch.models.gguf import MAX_COPIES, is_whole
 from raysearch.models.loading import describe, fingerprint, load_model, load_tokenizer, tokenizer_fingerprint
 from raysearch.models.source import locate
 from raysearch.models.spec import LocatedModel, ModelSpec

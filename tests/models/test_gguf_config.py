@@ -20,9 +20,9 @@ from raysearch.models.loading import describe, load_model
 from raysearch.models.source import locate
 from raysearch.models.spec import ModelSpec
 from tests.cases import assert_each
+from tests.checkpoints.test_gguf_pruning import TOKENS, by_llama_cpp, by_transformers
 from tests.models.checkpoint_as_gguf import Writes, write_as_gguf
 from tests.models.families import VOCABULARY
-from tests.models.test_gguf_pruning import TOKENS, by_llama_cpp, by_transformers
 from tests.sentences import Sentences
 
 N_LAYERS = 4

@@ -14,10 +14,10 @@ from transformers import AutoModelForCausalLM
 import raysearch
 from raysearch.models.file_cache import user_cache
 from raysearch.recovery import steps
+from tests.checkpoints.test_gguf_healing import log_p
+from tests.checkpoints.test_gguf_pruning import by_llama_cpp
 from tests.cli.conftest import Run, World
 from tests.models.conftest import write_llama
-from tests.models.test_gguf_healing import log_p
-from tests.models.test_gguf_pruning import by_llama_cpp
 from tests.recovery.conftest import done
 from tests.sentences import Sentences
 

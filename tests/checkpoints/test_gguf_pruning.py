@@ -13,11 +13,10 @@ import torch
 import xllamacpp
 from transformers import AutoModelForCausalLM
 
+from raysearch.checkpoints.gguf_pruning import GGUFExport, ModelSizes, prune_gguf, refusals
 from raysearch.core.mask import Mask
 from raysearch.core.site import Sites
 from raysearch.errors import UserError
-from raysearch.models.gguf_pruning import GGUFExport, prune_gguf, refusals
-from raysearch.models.spec import LocatedModel, ModelInfo
 from raysearch.models.stack import LayerStack
 from raysearch.models.surgery import remove_layers
 from tests.cases import assert_each
@@ -28,7 +27,7 @@ from tests.sentences import Sentences
 TOKENS = [5, 9, 100, 17, 33, 50, 60, 61, 7, 8, 120, 5]
 
 
-def sizes_of(path: Path) -> ModelInfo:
+def sizes_of(path: Path) -> ModelSizes:
     reader = gguf.GGUFReader(path)
     fields = reader.fields
     architecture = fields["general.architecture"].contents()
@@ -38,14 +37,13 @@ def sizes_of(path: Path) -> ModelInfo:
         sum(int(tensor.n_elements) for tensor in reader.tensors if tensor.name.startswith(f"blk.{layer}."))
         for layer in range(n_layers)
     ]
-    model = LocatedModel("tiny", str(path), location=str(path.parent))
-    return ModelInfo(model, Sites.of_layers(parameters), 0, 0, VOCABULARY, WIDTH, None, "float32")
+    return ModelSizes("tiny", Sites.of_layers(parameters), WIDTH, VOCABULARY)
 
 
 def pruned(path: Path, *layers: int, overwrite: bool = False) -> GGUFExport:
     out = path.with_name(f"{path.stem}-{'-'.join(map(str, layers))}.gguf")
     mask = Mask.of(*layers)
-    return prune_gguf(path, mask, out, info=sizes_of(path), search_id="greedy-m2-1", overwrite=overwrite)
+    return prune_gguf(path, mask, out, sizes=sizes_of(path), search_id="greedy-m2-1", overwrite=overwrite)
 
 
 def metadata(path: Path) -> dict[str, Any]:
@@ -202,12 +200,12 @@ def test_files_that_cannot_be_pruned_are_refused(tmp_path: Path, sentences: Sent
             write_llama(file, **options.pop("keys"))
         files = sorted(tmp_path.iterdir())
         with sentences.refused(UserError):
-            prune_gguf(file, Mask.of(1), tmp_path / "out.gguf", **{"info": sizes, "search_id": "x", **options})
+            prune_gguf(file, Mask.of(1), tmp_path / "out.gguf", **{"sizes": sizes, "search_id": "x", **options})
         assert sorted(tmp_path.iterdir()) == files
 
     cases: list[tuple[str, dict[str, Any]]] = [
-        ("dense", {"info": deeper}),
-        ("dense", {"info": larger}),
+        ("dense", {"sizes": deeper}),
+        ("dense", {"sizes": larger}),
         ("deep", {}),
         ("text", {}),
         ("nowhere", {}),
@@ -226,6 +224,6 @@ def test_files_that_cannot_be_pruned_are_refused(tmp_path: Path, sentences: Sent
         pruned(path, 3)
     assert pruned(path, 3, overwrite=True).n_layers == 3
     with sentences.refused(UserError):
-        prune_gguf(path, Mask.of(1), path, info=sizes, search_id="x", overwrite=True)
+        prune_gguf(path, Mask.of(1), path, sizes=sizes, search_id="x", overwrite=True)
     with sentences.refused(UserError):
-        prune_gguf(tmp_path / "nowhere.gguf", Mask.of(1), path, info=sizes, search_id="x", overwrite=True)
+        prune_gguf(tmp_path / "nowhere.gguf", Mask.of(1), path, sizes=sizes, search_id="x", overwrite=True)

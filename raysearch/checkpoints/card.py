@@ -96,8 +96,8 @@ def model_card(
         verified: How the checkpoint was compared with the masked dense model, see `verified_text`.
         auto_class: The name of the class that loads the checkpoint.
         source_fields: The fields of the dense model's card that also hold for the checkpoint, see `fields_of_card`.
-        misread: Why llama.cpp would run another model, see `raysearch.models.llama_cpp.misread_by_llama_cpp`.
-        misread_by_vllm: Why vLLM would run another model, see `raysearch.models.vllm.misread_by_vllm`.
+        misread: Why llama.cpp would run another model, see `raysearch.checkpoints.llama_cpp.misread_by_llama_cpp`.
+        misread_by_vllm: Why vLLM would run another model, see `raysearch.checkpoints.vllm.misread_by_vllm`.
 
     Returns:
         The text, in Markdown with a header in YAML.

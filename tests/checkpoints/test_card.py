@@ -6,10 +6,10 @@ from dataclasses import replace
 
 import yaml
 
+from raysearch.checkpoints.card import Evidence, Pruned, gguf_card, mergekit_yaml, model_card, verified_text
 from raysearch.core.mask import Mask
 from raysearch.core.measure import PERPLEXITY, Measure
 from raysearch.core.site import Sites
-from raysearch.models.card import Evidence, Pruned, gguf_card, mergekit_yaml, model_card, verified_text
 
 EVIDENCE = Evidence(
     model="tiny",

@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+from raysearch.checkpoints.llama_cpp import misread_by_llama_cpp
 from raysearch.core.mask import Mask
 from raysearch.core.site import Sites
-from raysearch.models.llama_cpp import misread_by_llama_cpp
 from tests.models.families import FAMILIES, N_LAYERS
 
 

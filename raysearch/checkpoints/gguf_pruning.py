@@ -13,16 +13,11 @@ import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-from raysearch.core.mask import Mask
-from raysearch.core.paths import atomic_file
-from raysearch.core.site import Sites
-from raysearch.errors import UserError
-from raysearch.models.gguf import read_fast
-from raysearch.models.gguf_file import (
+from raysearch.checkpoints.gguf_file import (
     BLOCK,
     CHECKPOINT,
-    PREDICTING,
     ChangedMetadata,
     GGUFFile,
     StoredTensor,
@@ -30,17 +25,39 @@ from raysearch.models.gguf_file import (
     renumbered,
     write_gguf,
 )
-from raysearch.models.llama_cpp import Rule, is_computed_differently, rules_of
-from raysearch.models.spec import ModelInfo
+from raysearch.checkpoints.gguf_reader import read_fast
+from raysearch.checkpoints.layer_rules import KeptLayers, Kind, cut_value, gguf_rule
+from raysearch.checkpoints.llama_cpp import PERIODS, is_computed_differently
+from raysearch.checkpoints.periods import Period, family_of, list_instead, periods_of
+from raysearch.core.mask import Mask
+from raysearch.core.paths import atomic_file
+from raysearch.core.site import Sites
+from raysearch.errors import UserError
 from raysearch.text.numbers import count
 from raysearch.text.sentences import what_failed
 
-_SUSPECT = re.compile(r"(pattern|interval|every_n_layers|layer_step|_layers|_period)$")
-#: The names of lists that never have a value for each layer.
-_NOT_BY_LAYER = re.compile(r"(GGUF|general|tokenizer|split|quantize|imatrix|raysearch)\..*|.*[._]sections?")
-#: The keys of an architecture whose lists may have another length than the number of layers.
-_OF_OTHER_LENGTH = re.compile(r"(rope|vision|audio)\..*")
+#: The names of values that do not describe the model's layers, and may be long.
+_OTHER = re.compile(r"(GGUF|general|tokenizer|split|quantize|imatrix|raysearch)\..*")
+#: The ends of the names of values that may say something of layers. One that no rule knows is refused.
+_SUSPECT = re.compile(r".*(pattern|interval|every_n_layers|layer_step|_layers|_period)")
 _ROUGHLY = 0.02  # a vocabulary may be padded, and a converter may drop or fold a small tensor
+
+
+@dataclass(frozen=True)
+class ModelSizes:
+    """The sizes of the dense model, by which a GGUF file of another model is noticed.
+
+    Args:
+        name: The model's name, for messages.
+        sites: The sites of the model.
+        hidden_size: d, the width of the hidden state.
+        vocab_size: The number of tokens of the vocabulary.
+    """
+
+    name: str
+    sites: Sites
+    hidden_size: int
+    vocab_size: int
 
 
 @dataclass(frozen=True)
@@ -70,24 +87,12 @@ class GGUFExport:
     url: str | None = None
 
 
-#: Keys that cannot be changed for the kept layers, with the reason, unless their value is 0.
-_FIXED = {
-    "attention.shared_kv_layers": "its last layers share the keys of others",
-    "embedding_length_per_layer_input": "each of its layers has an embedding of its own in one tensor",
-    "rescale_every_n_layers": "its weights are scaled by their places",
-    "n_deepstack_layers": "its first layers are given pictures",
-    "ple.layers": "its layers with embeddings of their own are listed by number",
-    "hrm.layers_per_stack": "its layers are run more than once",
-}
-_LEADING = ("leading_dense_block_count", "hash_layer_count")  # the number of layers at the start of another kind
-
-
 def prune_gguf(
     source: Path,
     mask: Mask,
     out: Path,
     *,
-    info: ModelInfo,
+    sizes: ModelSizes,
     search_id: str,
     overwrite: bool = False,
     change: Callable[[GGUFFile, Sequence[int], str, StoredTensor], StoredTensor] | None = None,
@@ -98,7 +103,7 @@ def prune_gguf(
         source: The GGUF file of the dense model.
         mask: The layers to remove.
         out: The file to write.
-        info: The dense model.
+        sizes: The sizes of the dense model.
         search_id: The search that found the mask, for the file's metadata.
         overwrite: Whether to replace an existing file.
         change: Returns the tensor to write instead of a kept one. It is called with the file, the kept blocks, and the
@@ -113,16 +118,16 @@ def prune_gguf(
     _check_destination(source, out, overwrite)
     with read_fast():
         file = read_gguf(source)
-        _check_is_model(file, info)
-        kept_blocks = _kept_blocks(file, mask, info.sites)
-        metadata = _pruned_metadata(file, kept_blocks, mask)
+        _check_is_model(file, sizes)
+        layers = _kept(file, mask, sizes.sites)
+        metadata = _pruned_metadata(file, layers, mask)
         metadata.changed["raysearch.search"] = search_id
         try:
             out.parent.mkdir(parents=True, exist_ok=True)
             with atomic_file(out) as unfinished:
-                tensors = renumbered(file.reader, kept_blocks)
+                tensors = renumbered(file.reader, layers.blocks)
                 if change is not None:
-                    tensors = [(name, change(file, kept_blocks, name, tensor)) for name, tensor in tensors]
+                    tensors = [(name, change(file, layers.blocks, name, tensor)) for name, tensor in tensors]
                     metadata.changed["general.file_type"] = _file_type(file, [tensor for _, tensor in tensors])
                 write_gguf(file, unfinished, metadata, tensors)
         except OSError as error:
@@ -130,7 +135,7 @@ def prune_gguf(
     return GGUFExport(
         out=out.absolute(),
         source=source,
-        n_layers=len(info.sites.kept_layers(mask)),
+        n_layers=len(layers.indices),
         size_bytes=out.stat().st_size,
         source_bytes=source.stat().st_size,
         architecture=file.architecture,
@@ -159,9 +164,8 @@ def refusals(source: Path, masks: Iterable[Mask]) -> dict[Mask, str]:
         file = read_gguf(source)
         sites = Sites.of_equal_layers(file.layers)
         for mask in masks:
-            kept_blocks = _kept_blocks(file, mask, sites)
             try:
-                _pruned_metadata(file, kept_blocks, mask)
+                _pruned_metadata(file, _kept(file, mask, sites), mask)
             except UserError as error:
                 reasons[mask] = str(error)
     return reasons
@@ -176,15 +180,15 @@ def _check_destination(source: Path, out: Path, overwrite: bool) -> None:
         raise UserError(f"--gguf={out} is there already; name another file, or replace it with --overwrite")
 
 
-def _kept_blocks(file: GGUFFile, mask: Mask, sites: Sites) -> tuple[int, ...]:
-    """Return the indices of the kept blocks, ascending: kept layers, then the blocks that predict further tokens."""
-    return (*sites.kept_layers(mask), *range(sites.n_layers, file.blocks))
+def _kept(file: GGUFFile, mask: Mask, sites: Sites) -> KeptLayers:
+    """Return the layers of the pruned model."""
+    return KeptLayers(sites.kept_layers(mask), sites.n_layers, file.blocks - sites.n_layers)
 
 
-def _check_is_model(file: GGUFFile, info: ModelInfo) -> None:
+def _check_is_model(file: GGUFFile, sizes: ModelSizes) -> None:
     """Refuse a file of another model."""
     parameters = [0] * min(file.blocks, len(file.reader.tensors))
-    vocabulary = info.vocab_size
+    vocabulary = sizes.vocab_size
     for tensor in file.reader.tensors:
         if (block := BLOCK.fullmatch(tensor.name)) and int(block[1]) < len(parameters):
             parameters[int(block[1])] += int(tensor.n_elements)
@@ -194,78 +198,81 @@ def _check_is_model(file: GGUFFile, info: ModelInfo) -> None:
     if not any(parameters):
         raise file.refused(f"{file.architecture} keeps no layers as blk.N tensors")
     facts = [
-        ("layers", file.layers, info.sites.n_layers, 0.0),
-        ("hidden state's width", hidden_size, info.hidden_size, 0.0),
-        ("words of the vocabulary", vocabulary, info.vocab_size, _ROUGHLY),
+        ("layers", file.layers, sizes.sites.n_layers, 0.0),
+        ("hidden state's width", hidden_size, sizes.hidden_size, 0.0),
+        ("words of the vocabulary", vocabulary, sizes.vocab_size, _ROUGHLY),
     ]
-    for layer, (number, expected) in enumerate(zip(parameters, info.sites.layer_parameters, strict=False)):
+    for layer, (number, expected) in enumerate(zip(parameters, sizes.sites.layer_parameters, strict=False)):
         facts.append((f"parameters of layer {layer}", number, expected, _ROUGHLY))
     for fact, number, expected, tolerance in facts:
         if abs(number - expected) > tolerance * expected:
             raise UserError(
-                f"--from={file.path} is not the model {info.model.name}: {fact} {number:,} instead of {expected:,}; "
+                f"--from={file.path} is not the model {sizes.name}: {fact} {number:,} instead of {expected:,}; "
                 "name a GGUF file of the same model"
             )
 
 
-def _pruned_metadata(file: GGUFFile, kept_blocks: Sequence[int], mask: Mask) -> ChangedMetadata:
+def _pruned_metadata(file: GGUFFile, layers: KeptLayers, mask: Mask) -> ChangedMetadata:
     """Return the metadata that changes; refuse a file whose metadata cannot describe the kept layers."""
-    n_blocks = file.blocks
-    n_layers = file.layers
-    n_kept = len(kept_blocks) - (n_blocks - n_layers)
+    n_layers = layers.n_layers
+    n_kept = len(layers.indices)
     prefix = f"{file.architecture}."
-    metadata = ChangedMetadata({f"{prefix}block_count": len(kept_blocks)})
+    metadata = ChangedMetadata({f"{prefix}block_count": len(layers.blocks)})
     if is_computed_differently(file.architecture, n_layers, n_kept):
         raise file.refused(
             f"llama.cpp computes a {file.architecture} of {n_layers} layers differently from one of {n_kept}"
         )
-    for key, reason in _FIXED.items():
-        if file.get(key) and mask:
-            raise file.refused(reason)
-    rules = rules_of(file.architecture, file.get)
-    known_keys = {*_LEADING, PREDICTING, *_FIXED, *(rule.key for rule in rules)}
+    periods = periods_of(PERIODS, family_of(file.architecture), lambda key: file.get(key.gguf or ""))
+    period_keys = {period.rule.key.gguf for period in periods if period.rule.key is not None}
     for name, stored in file.reader.fields.items():
-        key = name.removeprefix(prefix)
-        if _NOT_BY_LAYER.fullmatch(name):
+        if _OTHER.fullmatch(name):
             continue
+        key = name.removeprefix(prefix)
         value = stored.contents()
-        if isinstance(value, list):
-            if len(value) in (n_layers, n_blocks):
-                metadata.changed[name] = [value[block] for block in kept_blocks if block < len(value)]
-            elif key != name and value and not isinstance(value[0], str) and not _OF_OTHER_LENGTH.match(key):
-                raise file.refused(f"{name} has {count(len(value), 'value')} for {n_layers} layers")
-        elif key != name and _SUSPECT.search(key) and key not in known_keys and value and mask:
-            raise file.refused(f"what {name}={value} says of the layers that stay is unknown")
-    for key in _LEADING:
-        if leading := file.get(key):
-            metadata.changed[prefix + key] = sum(block < leading for block in kept_blocks)
-    for rule in rules:
-        _apply_rule(rule, file, kept_blocks, mask, metadata)
+        rule = gguf_rule(key, value, layers)
+        if rule is None and key != name:
+            _check_unknown(file, name, value, is_period=key in period_keys, mask=mask)
+        elif rule is not None and rule.kind is Kind.FIXED and mask:
+            raise file.refused(rule.reason)
+        elif rule is not None and rule.kind not in (Kind.FIXED, Kind.STAYS):
+            metadata.changed[name] = cut_value(rule.kind, value, layers)
+    for period in periods:
+        _describe(period, file, layers, mask, metadata)
     metadata.changed["raysearch.removed_layers"] = list(mask)
     return metadata
 
 
-def _apply_rule(rule: Rule, file: GGUFFile, kept_blocks: Sequence[int], mask: Mask, metadata: ChangedMetadata) -> None:
-    """Add a list of the layers' kinds if a rule gives a kept layer another kind; refuse a file without such a list."""
-    prefix = f"{file.architecture}."
-    n_predicting = file.blocks - file.layers
-    listed = None if rule.list_key is None else file.get(rule.list_key)
-    flags = [bool(flag) for flag in listed] if isinstance(listed, list) else rule.flags(file.layers)
-    kept_flags = [flags[layer] for layer in kept_blocks[: len(kept_blocks) - n_predicting]]
-    if kept_flags == rule.flags(len(kept_flags)):
+def _check_unknown(file: GGUFFile, name: str, value: Any, *, is_period: bool, mask: Mask) -> None:
+    """Refuse a value that no rule covers if it may depend on layers."""
+    if isinstance(value, list):
+        if value and not isinstance(value[0], str):
+            raise file.refused(f"{name} has {count(len(value), 'value')} for {count(file.layers, 'layer')}")
+    elif value and mask and not is_period and _SUSPECT.fullmatch(name):
+        raise file.refused(f"what {name}={value} says of the layers that stay is unknown")
+
+
+def _describe(period: Period, file: GGUFFile, layers: KeptLayers, mask: Mask, metadata: ChangedMetadata) -> None:
+    """Add a list of kinds if a period gives a kept layer another kind; refuse a file for which there is no list."""
+    as_list = period.rule.as_list
+    if as_list is None:
+        if period.changes(layers.indices, layers.n_layers):
+            raise file.refused(
+                f"{period.rule.about} follows from their places, {period.text}, which {mask} changes",
+                f"choose a mask that keeps the pattern, or use {CHECKPOINT}",
+            )
         return
-    if rule.list_key is None:
-        position = f"one in {rule.period}" if rule.period else "the last one"
-        raise file.refused(
-            f"{rule.about} follows from their places, {position}, which {mask} changes",
-            f"choose a mask that keeps the pattern, or use {CHECKPOINT}",
-        )
+    prefix = f"{file.architecture}."
+    list_key = f"{prefix}{as_list.key.gguf}"
+    listed = file.get(as_list.key.gguf or "")
+    flags = list_instead(period, listed, layers.indices, layers.n_layers)
+    if flags is None:
+        return
     if not isinstance(listed, list):
-        metadata.changed[prefix + rule.list_key] = kept_flags + [False] * n_predicting
-        metadata.dropped.add(prefix + rule.list_key)  # the key may have had a period
-    if rule.key != rule.list_key:
-        metadata.dropped.add(f"{prefix}{rule.key}")
-    metadata.build = max(rule.since, metadata.build or 0)
+        metadata.changed[list_key] = flags + [False] * layers.n_predicting
+        metadata.dropped.add(list_key)  # the key may have had a period
+    if period.rule.key is not None and period.rule.key != as_list.key:
+        metadata.dropped.add(f"{prefix}{period.rule.key.gguf}")
+    metadata.build = max(as_list.since, metadata.build or 0)
 
 
 def _file_type(file: GGUFFile, tensors: Sequence[StoredTensor]) -> int:

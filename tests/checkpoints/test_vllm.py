@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+from raysearch.checkpoints.vllm import misread_by_vllm
 from raysearch.core.mask import Mask
 from raysearch.core.site import Sites
-from raysearch.models.vllm import misread_by_vllm
 from tests.models.families import N_LAYERS
 from tests.models.test_export import dense, exported
 

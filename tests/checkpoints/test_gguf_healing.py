@@ -12,16 +12,16 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
+from raysearch.checkpoints.gguf_healing import HealedGGUF, heal_gguf
 from raysearch.core.mask import Mask
 from raysearch.errors import UserError
-from raysearch.models.gguf_healing import HealedGGUF, heal_gguf
 from raysearch.models.loading import load_model
 from raysearch.models.source import locate
 from raysearch.models.spec import ModelSpec
 from raysearch.models.stack import LayerStack
 from raysearch.models.surgery import remove_layers
+from tests.checkpoints.test_gguf_pruning import TOKENS, by_llama_cpp, sizes_of
 from tests.models.conftest import write_llama
-from tests.models.test_gguf_pruning import TOKENS, by_llama_cpp, sizes_of
 from tests.sentences import Sentences
 
 MASK = Mask.of(1, 2)
@@ -53,7 +53,7 @@ def healed(
         folder / "healed.gguf",
         pruned=folder / "pruned",
         healed=folder / "healed",
-        info=sizes_of(source),
+        sizes=sizes_of(source),
         search_id="greedy-m2-1",
         overwrite=False,
     )

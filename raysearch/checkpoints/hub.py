@@ -8,8 +8,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from raysearch.checkpoints.card import RECORD
 from raysearch.errors import UserError
-from raysearch.models.card import RECORD
 from raysearch.text.sentences import first_line
 
 _FILES_OF_THE_HUB = (".gitattributes",)  # the hub puts them into a new repository

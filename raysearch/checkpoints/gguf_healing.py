@@ -1,7 +1,7 @@
 """Writes a trained checkpoint as a GGUF file: the pruned file plus the training's changes of its weights.
 
 Converters store the values of a tensor in several layouts. The layout of a tensor is the one for which the untrained
-weights are those of the file. A tensor that was not trained keeps its bytes.
+weights are those of the file. A tensor that was not trained keeps its bytes. torch is not imported.
 """
 
 from __future__ import annotations
@@ -15,14 +15,16 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from raysearch.checkpoints.gguf_file import GGUFFile, StoredTensor, renumbered
+from raysearch.checkpoints.gguf_pruning import GGUFExport, ModelSizes, prune_gguf
+from raysearch.checkpoints.safetensors_file import FileTensor, read_header
 from raysearch.core.mask import Mask
-from raysearch.models.gguf_file import GGUFFile, StoredTensor, renumbered
-from raysearch.models.gguf_pruning import GGUFExport, prune_gguf
-from raysearch.models.spec import ModelInfo
 
 #: Quantisations that are exact enough for the changes of a training. In fewer bits, a small change of a weight would be
 #: rounded away.
 _FINE = ("F32", "F16", "BF16", "Q8_0")
+#: The dtypes of a checkpoint that are read as numbers, besides BF16.
+_DTYPES = {"F64": "<f8", "F32": "<f4", "F16": "<f2"}
 _ROUNDED = 2**-7  # the largest difference between a 16-bit checkpoint and its file, relative to the largest value
 
 Values = npt.NDArray[np.float32]
@@ -47,7 +49,15 @@ class HealedGGUF:
 
 
 def heal_gguf(
-    source: Path, mask: Mask, out: Path, *, pruned: Path, healed: Path, info: ModelInfo, search_id: str, overwrite: bool
+    source: Path,
+    mask: Mask,
+    out: Path,
+    *,
+    pruned: Path,
+    healed: Path,
+    sizes: ModelSizes,
+    search_id: str,
+    overwrite: bool,
 ) -> HealedGGUF:
     """Write a GGUF file without the mask's layers, with the weights of a trained checkpoint.
 
@@ -57,7 +67,7 @@ def heal_gguf(
         out: The file to write.
         pruned: The checkpoint without these layers, before the training.
         healed: The checkpoint after the training.
-        info: The dense model.
+        sizes: The sizes of the dense model.
         search_id: The search, for the file's metadata.
         overwrite: Whether to replace an existing file.
 
@@ -68,7 +78,7 @@ def heal_gguf(
         UserError: As `prune_gguf`; or a trained weight is not in the file, or has an unknown layout there.
     """
     change = _Training(_Checkpoint(pruned), _Checkpoint(healed))
-    file = prune_gguf(source, mask, out, info=info, search_id=search_id, overwrite=overwrite, change=change)
+    file = prune_gguf(source, mask, out, sizes=sizes, search_id=search_id, overwrite=overwrite, change=change)
     coarser = tuple(sorted(change.coarser))
     command = None
     if coarser and (kind := _file_type(source)) is not None:
@@ -91,23 +101,20 @@ class _Checkpoint:
     folder: Path
 
     @cached_property
-    def files(self) -> dict[str, Path]:
-        """The file of each tensor."""
-        from safetensors import safe_open
-
-        files = dict[str, Path]()
-        for file in sorted(self.folder.glob("*.safetensors")):
-            with safe_open(file, "pt") as tensors:
-                files |= dict.fromkeys(tensors.keys(), file)
-        return files
+    def tensors(self) -> dict[str, FileTensor]:
+        """The tensors by name."""
+        files = sorted(self.folder.glob("*.safetensors"))
+        return {tensor.name: tensor for file in files for tensor in read_header(file)[1]}
 
     def read(self, name: str) -> Values:
-        """Return a tensor in float32."""
-        from safetensors import safe_open
-
-        with safe_open(self.files[name], "pt") as tensors:
-            values: Values = tensors.get_tensor(name).float().numpy()
-        return values
+        """Return a tensor in float32; the bytes of a dtype of quantised weights."""
+        tensor = self.tensors[name]
+        content = b"".join(tensor.chunks())
+        if tensor.dtype == "BF16":  # the upper half of a float32
+            return (np.frombuffer(content, "<u2").astype(np.uint32) << 16).view(np.float32).reshape(tensor.shape)
+        if tensor.dtype in _DTYPES:
+            return np.frombuffer(content, _DTYPES[tensor.dtype]).astype(np.float32).reshape(tensor.shape)
+        return np.frombuffer(content, np.uint8).astype(np.float32)
 
 
 @dataclass
@@ -158,7 +165,7 @@ class _Training:
         table = gguf.get_tensor_name_map(architectures[file.architecture], len(kept_blocks))
         tensor_names = {name for name, _ in renumbered(file.reader, kept_blocks)}
         names = {}
-        for weight_name in self.healed.files:
+        for weight_name in self.healed.tensors:
             name = table.get_name(weight_name, try_suffixes=(".weight", ".bias"))
             if name in tensor_names:
                 names[name] = weight_name

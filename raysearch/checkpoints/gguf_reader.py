@@ -1,0 +1,69 @@
+"""Reads GGUF files in a fraction of the time that gguf and transformers take, with the same values."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+
+
+@contextmanager
+def read_fast() -> Iterator[None]:
+    """Let transformers read GGUF files in a fraction of the time, with the same values, within the context.
+
+    gguf's reader slices a memory map several times for every word of a vocabulary, and transformers builds gguf's table
+    of tensor names again for each module of a model.
+    """
+    import gguf
+
+    kinds = gguf.GGUFValueType
+
+    class Reader(gguf.GGUFReader):
+        def _get(self, offset: Any, dtype: Any, count: Any = 1, override_order: Any = None) -> Any:
+            self.data: Any = np.asarray(self.data)  # a plain array over the same memory
+            self._check_end(int(offset) + np.dtype(dtype).itemsize * int(count))
+            return super()._get(offset, dtype, count, override_order)
+
+        def _get_field_parts(self, orig_offs: Any, raw_type: Any) -> Any:
+            kind = kinds(self._get(orig_offs, np.uint32)[0]) if raw_type == kinds.ARRAY else None
+            if kind is None or kind is kinds.ARRAY:
+                return super()._get_field_parts(orig_offs, raw_type)
+            header = [self._get(orig_offs, np.uint32), self._get(orig_offs + 4, np.uint64)]
+            start = int(orig_offs) + 12
+            n_items = int(header[1][0])
+            if kind is kinds.STRING:
+                items, end = self._strings(start, n_items)
+                data = range(3, 3 + 2 * n_items, 2)
+            else:
+                values = self._get(start, self.gguf_scalar_to_np[kind], n_items)
+                items = [*values.reshape(-1, 1)]
+                end = start + values.nbytes
+                data = range(2, 2 + n_items)
+            return end - orig_offs, header + items, [*data], [kinds.ARRAY, *([kind] if n_items else [])]
+
+        def _strings(self, start: int, n_items: int) -> tuple[list[Any], int]:
+            """Return the length and the bytes of each string, and the offset of their end."""
+            parts = []
+            number = np.dtype(np.uint64).newbyteorder(self.byte_order)
+            for _ in range(n_items):
+                self._check_end(start + 8)
+                length = self.data[start : start + 8].view(number)
+                end = start + 8 + int(length[0])
+                self._check_end(end)
+                parts += [length, self.data[start + 8 : end]]
+                start = end
+            return parts, start
+
+        def _check_end(self, end: int) -> None:
+            if end > len(self.data):
+                raise ValueError("it ends too early")  # otherwise a wrong length takes hours to read
+
+    originals = {"GGUFReader": gguf.GGUFReader, "get_tensor_name_map": gguf.get_tensor_name_map}
+    vars(gguf).update(GGUFReader=Reader, get_tensor_name_map=functools.cache(gguf.get_tensor_name_map))
+    try:
+        yield
+    finally:
+        vars(gguf).update(originals)

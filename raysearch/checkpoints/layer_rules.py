@@ -1,0 +1,274 @@
+"""The rules by which the values of a model change when layers are removed, for config.json and GGUF files.
+
+A model has values that depend on its layers: lists with a value for each layer, lists of layers, numbers of leading
+layers. The first rule for a key whose kind fits the value says how it changes. `PERIODS` are the values from which
+transformers derives properties of layers by their places.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any
+
+from raysearch.checkpoints.layer_names import new_number
+from raysearch.checkpoints.periods import Key, ListForm, PeriodList, PeriodRule
+
+
+@dataclass(frozen=True)
+class KeptLayers:
+    """The layers of a pruned model.
+
+    Args:
+        indices: The indices of the kept layers in the dense model, ascending.
+        n_layers: N, the layers of the dense model.
+        n_predicting: The layers after these, which predict further tokens and stay.
+    """
+
+    indices: Sequence[int]
+    n_layers: int
+    n_predicting: int = 0
+
+    @property
+    def blocks(self) -> tuple[int, ...]:
+        """The indices of the kept layers and of those that predict further tokens, ascending."""
+        return (*self.indices, *range(self.n_layers, self.n_layers + self.n_predicting))
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether no layer is removed."""
+        return len(self.indices) == self.n_layers
+
+    def renumbered(self, layers: Sequence[int], first: int = 0) -> list[int]:
+        """Return the new numbers of the kept layers among these.
+
+        Args:
+            layers: Numbers of layers in the dense model.
+            first: The number of the first layer.
+        """
+        return [self.indices.index(layer - first) + first for layer in layers if layer - first in self.indices]
+
+
+class Kind(Enum):
+    """How a value depends on layers."""
+
+    BY_LAYER = "a list with a value for each layer"
+    LETTERS = "a text with a letter for each layer"
+    INDICES = "an ascending list of layers"
+    NUMBERS = "a list of layers, which start at 1"
+    NUMBERS_BY_KIND = "lists of layers, which start at 1, by the name of their kind"
+    BY_NUMBER = "a dict with the values of some layers, by their numbers"
+    SOURCES = "a list with another layer, or none, for each layer"
+    REPEATED = "a list that is repeated until each layer has a value"
+    LEADING = "the number of first layers that are of another kind"
+    LAST = "the last layer that is of another kind"
+    ROOT_OF_DEPTH = "a number that is proportional to the root of the number of layers"
+    FIXED = "a value that describes the dense model only"
+    STAYS = "a value that does not depend on layers"
+
+
+@dataclass(frozen=True)
+class LayerRule:
+    """How the value of a key changes.
+
+    Args:
+        kind: How the value depends on layers.
+        config: The key in ``config.json``, as a regular expression; None if the rule does not hold for configs.
+        gguf: The key in a GGUF file after the architecture's prefix, as a regular expression; None if the rule does not
+            hold for GGUF files.
+        families: Model types of transformers, or architectures of llama.cpp, that have the key; empty if the rule holds
+            for keys of many names.
+        reason: Why the model cannot be pruned, if its value describes the dense model only.
+    """
+
+    kind: Kind
+    config: str | None = None
+    gguf: str | None = None
+    families: tuple[str, ...] = ()
+    reason: str = ""
+
+
+#: In this order.
+RULES = (
+    LayerRule(Kind.STAYS, r"_.*|.*token_ids?", r"(.*[._])?sections?"),
+    LayerRule(Kind.STAYS, "num_nextn_predict_layers", "nextn_predict_layers", ("deepseek2", "glm4moe", "qwen35")),
+    LayerRule(Kind.NUMBERS, "ple_layer_ids", families=("qwen4_exp_text",)),
+    LayerRule(
+        Kind.FIXED,
+        gguf=r"ple\.layers",
+        families=("qwen4exp",),
+        reason="its layers with embeddings of their own are listed by number",
+    ),
+    LayerRule(
+        Kind.FIXED,
+        gguf="embedding_length_per_layer_input",
+        families=("gemma3n", "gemma4"),
+        reason="each of its layers has an embedding of its own in one tensor",
+    ),
+    LayerRule(
+        Kind.FIXED,
+        gguf=r"attention\.shared_kv_layers",
+        families=("gemma3n", "gemma4"),
+        reason="its last layers share the keys of others",
+    ),
+    LayerRule(
+        Kind.FIXED,
+        gguf="rescale_every_n_layers",
+        families=("rwkv6", "rwkv7"),
+        reason="its weights are scaled by their places",
+    ),
+    LayerRule(
+        Kind.FIXED,
+        gguf="n_deepstack_layers",
+        families=("qwen3vl", "qwen3vlmoe"),
+        reason="its first layers are given pictures",
+    ),
+    LayerRule(
+        Kind.FIXED, gguf=r"hrm\.layers_per_stack", families=("hrm_text",), reason="its layers are run more than once"
+    ),
+    LayerRule(Kind.BY_NUMBER, "per_layer_config", families=("gemma4_text",)),
+    LayerRule(Kind.SOURCES, "kv_source_layers", families=("mistral_large4_text",)),
+    LayerRule(Kind.INDICES, r".*(layer|idx|indices).*"),
+    LayerRule(Kind.BY_LAYER, ".*", ".*"),
+    LayerRule(Kind.STAYS, gguf=r"(rope|vision|audio)\..*"),
+    LayerRule(Kind.LETTERS, r".*(?<!sliding_window)_pattern"),  # "LLLG" is a period
+    LayerRule(Kind.REPEATED, "block_types", families=("recurrent_gemma",)),
+    LayerRule(
+        Kind.LEADING,
+        "first_k_dense_replace",
+        "leading_dense_block_count",
+        ("deepseek_v3", "glm4_moe", "dots1", "deepseek2", "glm4moe"),
+    ),
+    LayerRule(Kind.LEADING, "num_dense_layers", "leading_dense_block_count", ("lfm2_moe", "afmoe", "lfm2moe")),
+    LayerRule(Kind.LEADING, "moe_layer_start_index", "leading_dense_block_count", ("ernie4_5_moe", "ernie4_5-moe")),
+    LayerRule(Kind.LEADING, "max_window_layers", families=("qwen2", "qwen3")),
+    LayerRule(Kind.LEADING, "num_hash_layers", "hash_layer_count", ("deepseek_v4",)),
+    LayerRule(Kind.LAST, "moe_layer_end_index", families=("ernie4_5_moe",)),
+    LayerRule(Kind.ROOT_OF_DEPTH, "scale_depth", families=("minicpm3",)),
+    LayerRule(Kind.NUMBERS_BY_KIND, "linear_attn_config", families=("kimi_linear",)),
+)
+
+_EXPERTS = "which layers have experts"
+#: The periods that transformers reads from a config. It writes other periods, such as `sliding_window_pattern`, as a
+#: list of `layer_types` itself.
+PERIODS = (
+    PeriodRule(
+        _EXPERTS,
+        -1,
+        Key("decoder_sparse_step"),
+        as_list=PeriodList(Key("mlp_only_layers"), ListForm.EXCEPTIONS),
+    ),
+    PeriodRule(
+        _EXPERTS,
+        -1,
+        Key("interleave_moe_layer_step"),
+        as_list=PeriodList(Key("moe_layers"), ListForm.OTHERS),
+    ),
+    PeriodRule(_EXPERTS, -1, Key("moe_layer_interval"), {"ernie45moe": None}),
+    PeriodRule(_EXPERTS, 1, Key("expert_layer_period"), {"jamba": 2}, place_key=Key("expert_layer_offset")),
+    PeriodRule("which layers attend", 4, Key("attn_layer_period"), {"jamba": 8}, place_key=Key("attn_layer_offset")),
+    PeriodRule("which layers begin a block of residuals", 0, Key("n_layers_per_attn_res_block"), {"inkling2": 6}),
+)
+
+
+def config_rule(name: str, value: Any, layers: KeptLayers) -> LayerRule | None:
+    """Return the rule for a value of a config, in a file or in memory; None if no rule holds for it.
+
+    Args:
+        name: The name of the value.
+        value: The value.
+        layers: The layers of the pruned model.
+    """
+    return next((rule for rule in RULES if _holds(rule.config, name, rule.kind, value, layers)), None)
+
+
+def gguf_rule(key: str, value: Any, layers: KeptLayers) -> LayerRule | None:
+    """Return the rule for a value of a GGUF file; None if no rule holds for it.
+
+    Args:
+        key: The key, without the architecture's prefix.
+        value: The value.
+        layers: The layers of the pruned model.
+    """
+    return next((rule for rule in RULES if _holds(rule.gguf, key, rule.kind, value, layers)), None)
+
+
+def cut_value(kind: Kind, value: Any, layers: KeptLayers) -> Any:
+    """Return a value for the kept layers.
+
+    Args:
+        kind: How the value depends on layers. A value that describes the dense model only is returned as it is.
+        value: The value in the dense model, of a type and a length that fit the kind.
+        layers: The layers of the pruned model.
+    """
+    kept_layers = layers.indices
+    match kind:
+        case Kind.BY_LAYER:
+            return [value[block] for block in layers.blocks if block < len(value)]
+        case Kind.LETTERS:
+            return "".join(value[layer] for layer in kept_layers)
+        case Kind.INDICES:
+            return layers.renumbered(value)
+        case Kind.NUMBERS:
+            return layers.renumbered(value, first=1)
+        case Kind.NUMBERS_BY_KIND:
+            return {
+                name: layers.renumbered(numbers, first=1) if isinstance(numbers, list) else numbers
+                for name, numbers in value.items()
+            }
+        case Kind.BY_NUMBER:
+            numbers = {str(layer): str(place) for place, layer in enumerate(kept_layers)}
+            return {numbers[str(layer)]: values for layer, values in value.items() if str(layer) in numbers}
+        case Kind.SOURCES:
+            sources = [value[layer] for layer in kept_layers]
+            return [None if source is None else new_number(source, kept_layers, layers.n_layers) for source in sources]
+        case Kind.REPEATED:
+            return [value[layer % len(value)] for layer in kept_layers]
+        case Kind.LEADING:
+            return sum(layer < value for layer in kept_layers)
+        case Kind.LAST:
+            return sum(layer <= value for layer in kept_layers) - 1
+        case Kind.ROOT_OF_DEPTH:
+            return value * math.sqrt(len(kept_layers) / layers.n_layers)
+        case Kind.FIXED | Kind.STAYS:
+            return value
+
+
+def _holds(pattern: str | None, name: str, kind: Kind, value: Any, layers: KeptLayers) -> bool:
+    """Return whether a rule holds for a value: its name matches a pattern, and its type and length fit the kind."""
+    return pattern is not None and re.fullmatch(pattern, name) is not None and _fits(kind, value, layers)
+
+
+def _fits(kind: Kind, value: Any, layers: KeptLayers) -> bool:
+    """Return whether the type and the length of a value are those of a kind."""
+    n_layers = layers.n_layers
+    match kind:
+        case Kind.BY_LAYER:
+            return isinstance(value, (list, tuple)) and len(value) in (n_layers, n_layers + layers.n_predicting)
+        case Kind.LETTERS:
+            return isinstance(value, str) and len(value) == n_layers
+        case Kind.INDICES:
+            return isinstance(value, (list, tuple)) and _are_indices(value, n_layers)
+        case Kind.SOURCES:
+            return isinstance(value, (list, tuple))
+        case Kind.NUMBERS_BY_KIND | Kind.BY_NUMBER:
+            return isinstance(value, dict)
+        case Kind.LEADING:
+            return isinstance(value, int)
+        case Kind.LAST:
+            return isinstance(value, int) and value >= 0
+        case Kind.ROOT_OF_DEPTH:
+            return value is not None
+        case Kind.NUMBERS | Kind.REPEATED | Kind.FIXED:
+            return bool(value)
+        case Kind.STAYS:
+            return True
+
+
+def _are_indices(value: Sequence[Any], n_layers: int) -> bool:
+    """Return whether a list contains layer indices, as ``mlp_only_layers=[0, 2]``, and not a value for each layer."""
+    ascending = all(type(item) is int and 0 <= item < n_layers for item in value) and list(value) == sorted(set(value))
+    return ascending and (len(value) < n_layers or list(value) == list(range(n_layers)))

@@ -1,0 +1,202 @@
+"""Periods: rules by which a program derives a property of layers from their places.
+
+One layer in each period is of another kind than the rest. If layers are removed, places change, so a kept layer may
+become one of another kind, unless the program reads a list of the layers' kinds instead.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Key:
+    """The name of a value of a model.
+
+    Args:
+        config: The name in ``config.json``; None if a config has no such value.
+        gguf: The name in a GGUF file after the architecture's prefix; None if a file has no such value.
+    """
+
+    config: str | None = None
+    gguf: str | None = None
+
+
+#: Returns the value of a key in one of the formats; None if there is none.
+Get = Callable[[Key], Any]
+
+WINDOW = Key("sliding_window", "attention.sliding_window")
+#: The families that have windows even if their width is not given.
+_ALWAYS_WINDOWS = ("gemma2", "llama4", "exaonemoe", "gemma3n")
+
+
+class ListForm(Enum):
+    """What a list that is read instead of a period contains."""
+
+    FLAGS = "a value for each layer: whether it is of the usual kind; the period is left out"
+    OTHERS = "the indices of the layers of the other kind; the period stays, but is not read"
+    EXCEPTIONS = "the indices of the layers of the usual kind; all others are of the other kind if the period is 1"
+
+
+@dataclass(frozen=True)
+class PeriodList:
+    """A list that is read instead of a period.
+
+    Args:
+        key: The name of the list.
+        form: What the list contains.
+        since: The first build of llama.cpp that reads the list; 0 for every build.
+    """
+
+    key: Key
+    form: ListForm
+    since: int = 0
+
+
+@dataclass(frozen=True)
+class Period:
+    """One layer in each period of a model is of another kind than the rest.
+
+    Args:
+        rule: The rule.
+        length: The period, in layers; 0 for the number of the model's layers.
+        place: The place of that layer in a period: 0 for the first, 1 for the second, -1 for the last.
+    """
+
+    rule: PeriodRule
+    length: int
+    place: int
+
+    def flags(self, n_layers: int) -> list[bool]:
+        """Return one value for each layer of a model: False if the rule gives it the other kind."""
+        length = self.length or n_layers
+        return [index % length != self.place % length for index in range(n_layers)]
+
+    def changes(self, kept_layers: Sequence[int], n_layers: int) -> bool:
+        """Return whether a kept layer is of another kind at its new place.
+
+        Args:
+            kept_layers: The indices of the kept layers in the dense model, ascending.
+            n_layers: N, the layers of the dense model.
+
+        Returns:
+            Whether a program would run a kept layer as a layer of another kind.
+        """
+        flags = self.flags(n_layers)
+        return [flags[layer] for layer in kept_layers] != self.flags(len(kept_layers))
+
+    @property
+    def text(self) -> str:
+        """The place of the other kind, for a sentence: ``one in 4``."""
+        return f"one in {self.length}" if self.length else "the last one"
+
+
+@dataclass(frozen=True)
+class PeriodRule:
+    """A period of some families of models.
+
+    Args:
+        about: The property of a layer, for a sentence.
+        place: The place of the layer of another kind in a period: 0 for the first, 1 for the second, -1 for the last.
+        key: The key of the period, in layers; None if it is constant.
+        families: The families for which the rule holds, each with its period if the key has no value; 0 for the number
+            of the model's layers, and None if the rule then does not hold. The names have letters and digits only, see
+            `family_of`. None for every family, without such a period.
+        place_key: The key of a value to use in place of `place`.
+        windows: Whether the rule holds for models with windows only, or for those without; None for all.
+        as_list: The list that is read instead of the period; None if there is none.
+    """
+
+    about: str
+    place: int
+    key: Key | None = None
+    families: Mapping[str, int | None] | None = None
+    place_key: Key | None = None
+    windows: bool | None = None
+    as_list: PeriodList | None = None
+
+    def period(self, family: str, get: Get) -> Period | None:
+        """Return the period of a model; None if the rule does not hold for it.
+
+        Args:
+            family: The model's family, see `family_of`.
+            get: Returns the model's value of a key.
+        """
+        if self.families is not None and family not in self.families:
+            return None
+        if self.windows is not None and self.windows != _has_windows(family, get):
+            return None
+        length = None if self.key is None else get(self.key)
+        if not isinstance(length, int) or length < 1:
+            length = (self.families or {}).get(family)
+        place = None if self.place_key is None else get(self.place_key)
+        return None if length is None else Period(self, length, self.place if place is None else place)
+
+
+def list_instead(period: Period, current: Any, kept_layers: Sequence[int], n_layers: int) -> list[Any] | None:
+    """Return the list that describes the kept layers in place of a period.
+
+    Args:
+        period: The period, whose rule has a list.
+        current: The list that the dense model has; any other value if it has none.
+        kept_layers: The indices of the kept layers in the dense model, ascending.
+        n_layers: N, the layers of the dense model.
+
+    Returns:
+        The list in the form of the rule; None if the period describes the kept layers, or if a list of the dense model
+        is read instead, which is cut as all lists.
+    """
+    assert period.rule.as_list is not None, "the rule has a list"
+    form = period.rule.as_list.form
+    flags = period.flags(n_layers)
+    if form is ListForm.FLAGS:
+        flags = [bool(flag) for flag in current] if isinstance(current, list) else flags
+        kept_flags = [flags[layer] for layer in kept_layers]
+        return None if kept_flags == period.flags(len(kept_layers)) else kept_flags
+    if form is ListForm.OTHERS:
+        if isinstance(current, (list, tuple)) or not period.changes(kept_layers, n_layers):
+            return None
+        return [place for place, layer in enumerate(kept_layers) if not flags[layer]]
+    if period.length == 1 or len(kept_layers) == n_layers:
+        return None
+    exceptions = current or ()
+    return [place for place, layer in enumerate(kept_layers) if flags[layer] or layer in exceptions]
+
+
+def periods_of(rules: Iterable[PeriodRule], family: str, get: Get) -> list[Period]:
+    """Return the periods of a model.
+
+    Args:
+        rules: The rules. Of several rules with the same key, only the first that holds counts.
+        family: The model's family, see `family_of`.
+        get: Returns the model's value of a key.
+
+    Returns:
+        The periods; empty if all layers are alike.
+    """
+    periods: list[Period] = []
+    for rule in rules:
+        period = rule.period(family, get)
+        keys = [period.rule.key for period in periods]
+        if period is not None and (rule.key is None or rule.key not in keys):
+            periods.append(period)
+    return periods
+
+
+def family_of(name: str) -> str:
+    """Return the letters and digits of a model type or an architecture.
+
+    transformers and llama.cpp separate the parts of names differently, and transformers marks the part of a multimodal
+    model that reads text: ``llama4_text``.
+    """
+    return re.sub(r"[^a-z0-9]", "", name.lower().removesuffix("_text"))
+
+
+def _has_windows(family: str, get: Get) -> bool:
+    """Return whether some layers of a model attend to a window only."""
+    width = get(WINDOW)
+    return bool(width) or (width is None and family in _ALWAYS_WINDOWS)
