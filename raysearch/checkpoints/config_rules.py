@@ -29,7 +29,15 @@ DEPTHS = (
 #: The names of the parts of a config that may describe the decoder.
 TEXT_PARTS = ("text_config", "llm_config", "language_config", "thinker_config", "decoder")
 #: Numbers k with the meaning "the first k layers are different"; k becomes the number of these that are kept.
-_LEADING_COUNTS = ("first_k_dense_replace", "max_window_layers", "num_dense_layers", "moe_layer_start_index")
+_LEADING_COUNTS = (
+    "first_k_dense_replace",
+    "max_window_layers",
+    "num_dense_layers",
+    "moe_layer_start_index",
+    "num_hash_layers",
+)
+#: A list with a value for each layer, and for each head that predicts further tokens, wherever its tensors are.
+_RATIOS = "compress_ratios"
 #: A list of layer numbers that start at 1.
 _IDS_FROM_ONE = "ple_layer_ids"
 #: Lists of layer numbers that start at 1, by the name of the dict that holds them.
@@ -69,6 +77,8 @@ def cut_values(
             changed[name] = _renumbered_from_one(value, kept_layers)
         elif name == _OTHER_LAYERS and isinstance(value, (list, tuple)):
             changed[name] = [_renumbered_or_none(value[layer], kept_layers, n_layers) for layer in kept_layers]
+        elif name == _RATIOS and isinstance(value, (list, tuple)):
+            changed[name] = [*(value[layer] for layer in kept_layers), *value[n_layers:]]
         elif isinstance(value, (list, tuple)) and _are_indices(name, value, n_layers):
             changed[name] = [kept_layers.index(layer) for layer in value if layer in kept_layers]
         elif isinstance(value, (list, tuple)) and len(value) == n_layers:

@@ -94,7 +94,7 @@ def test_log_probabilities_are_those_of_the_models_own_tail(liger: LigerDouble) 
 def test_the_scale_and_cap_of_a_tail_are_measured() -> None:
     def check(family: str) -> None:
         stack = LayerStack(FAMILIES[family]().bfloat16())
-        head = find_fused_head(stack.model, stack)
+        head = find_fused_head(stack.model, stack, (stack.model.config.hidden_size,))
         assert (head.scale, head.cap, head.projection.bias is not None) == pytest.approx(
             {"granite": (1 / 4, None, False), "cohere": (1 / 16, None, False), "gemma2": (1.0, 30.0, False)}.get(
                 family, (1.0, None, family == "phi")

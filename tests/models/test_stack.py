@@ -244,7 +244,7 @@ def test_bypassed_contexts_nest() -> None:
 
 def test_logits_of_chunks_equal_logits_of_all_positions() -> None:
     stack = LayerStack(FAMILIES["gemma2"]())
-    hidden = stack.capture(BATCH.inputs).embedded.flatten(0, 1)
+    hidden = stack.capture(BATCH.inputs).embedded.hidden.flatten(0, 1)
     chunks = torch.cat([stack.logits(chunk) for chunk in hidden.split(5)])
     torch.testing.assert_close(chunks, stack.logits(hidden), rtol=1e-6, atol=1e-6)
 
