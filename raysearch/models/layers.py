@@ -172,7 +172,7 @@ class Convention:
 def layer_lists(model: PreTrainedModel) -> list[nn.ModuleList]:
     """Return the lists of modules that may be the stack of layers, at least one.
 
-    They have as many modules as the text config has layers. If the config does not give that number, the result is the
+    They have as many modules as the text config has layers, and these have parts: a list of projections is no stack. If the config does not give that number, the result is the
     list with the most parameters.
 
     Raises:
@@ -181,6 +181,7 @@ def layer_lists(model: PreTrainedModel) -> list[nn.ModuleList]:
     lists = [part for part in model.modules() if isinstance(part, nn.ModuleList) and len(part)]
     if not lists:
         raise UnsupportedModelError(f"{model.config.model_type} has no list of layers; use a decoder with one stack")
+    lists = [part for part in lists if any(any(block.children()) for block in part)] or lists
     for n_layers in depths(model.config.get_text_config()).values():
         if candidates := [part for part in lists if len(part) == n_layers]:
             return candidates

@@ -21,12 +21,15 @@ def test_each_kind_of_value_follows_its_layers() -> None:
         ("mlp_only_layers", [1, 3], [2]),
         ("full_attn_idxs", [0, 1, 2], [0, 1]),
         ("first_k_dense_replace", 2, 1),
+        ("num_hash_layers", 2, 1),
         ("max_window_layers", 4, 3),
         ("moe_layer_end_index", 2, 1),
         ("ple_layer_ids", [1, 2, 4], [1, 3]),  # they start at 1
         ("linear_attn_config", {"full_attn_layers": [4], "kda_layers": [1, 2, 3]}, None),
         ("kv_source_layers", [None, None, 0, 1], [None, 0, None]),  # the last one's source is removed
         ("block_types", ["r", "a"], ["r", "r", "a"]),
+        ("compress_ratios", [0, 4, 128, 4], [0, 128, 4]),
+        ("compress_ratios", [0, 4, 128, 4, 0], [0, 128, 4, 0]),  # the last one is of a head that predicts
         ("eos_token_id", [1, 2, 3, 4], [1, 2, 3, 4]),
         ("hidden_size", 4, 4),
     ]

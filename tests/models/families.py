@@ -323,7 +323,7 @@ PASSING = _builders(
 #: Decoders whose later layers read keys and values of earlier ones, which no state has.
 REFUSED = _builders(
     {
-        "gemma3n_text": _GEMMA3N | {"num_kv_shared_layers": 2},
+        "gemma3n_shared": {"model_type": "gemma3n_text", **_GEMMA3N, "num_kv_shared_layers": 2},
         "gemma4_text": {**_WIDTHS, **_HEAD, **_PER_LAYER, "num_kv_shared_layers": 2, "global_head_dim": 8},
     }
 )
