@@ -339,7 +339,7 @@ def compiled_masks(
 @torch.no_grad()
 def head(stack: LayerStack, shard: Batch, device: str) -> dict[str, Any]:
     """Time the head on a shard, and return its share of the matrix peak."""
-    states = predicting(stack.capture(shard.inputs).embedded, shard.inputs)
+    states = predicting(stack.capture(shard.inputs).embedded.hidden, shard.inputs)
     with stack.compiling():
         return time_of_head(states, lambda: token_log_probs(states, shard, stack), stack, device)
 
@@ -349,7 +349,7 @@ def fused_head(stack: LayerStack, shard: Batch, device: str) -> dict[str, Any]:
     """Time the fused kernel of the head, and compare the log-probabilities; a repetition must give the same bits."""
     if lacks := fused_head_lacks(device):
         return {"not here": lacks}
-    states = predicting(stack.capture(shard.inputs).embedded, shard.inputs)
+    states = predicting(stack.capture(shard.inputs).embedded.hidden, shard.inputs)
     plain = token_log_probs(states, shard, stack)
     stack = LayerStack(stack.model, fused_head=True)
     verify(stack)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
@@ -45,11 +45,14 @@ class LayerNames:
             UnsupportedModelError: No list has these layers, or several have.
         """
         numbers_of_list: dict[str, set[int]] = defaultdict(set)
+        n_tensors_of_list: Counter[str] = Counter()
         for name in names:
             parts = name.split(".")
             place = next((index for index, part in enumerate(parts) if part.isdecimal()), None)
             if place is not None:
-                numbers_of_list[".".join(parts[:place])].add(int(parts[place]))
+                stack = ".".join(parts[:place])
+                numbers_of_list[stack].add(int(parts[place]))
+                n_tensors_of_list[stack] += 1
         complete = [
             stack
             for stack, numbers in numbers_of_list.items()
@@ -57,6 +60,9 @@ class LayerNames:
         ]
         # A head that predicts further tokens may have as many layers as the decoder.
         complete = [stack for stack in complete if not any(map(_PREDICTING.fullmatch, stack.split(".")))]
+        # A list of projections, a tensor each, may be as long, too.
+        layered = [stack for stack in complete if n_tensors_of_list[stack] > len(numbers_of_list[stack])]
+        complete = layered or complete
         if len(complete) != 1:
             lists = ", ".join(sorted(complete)) or "none"
             raise UnsupportedModelError(

@@ -56,6 +56,7 @@ class Kind(Enum):
     """How a value depends on layers."""
 
     BY_LAYER = "a list with a value for each layer"
+    BY_LAYER_AND_HEAD = "a list with a value for each layer, and for each head that predicts further tokens"
     LETTERS = "a text with a letter for each layer"
     INDICES = "an ascending list of layers"
     NUMBERS = "a list of layers, which start at 1"
@@ -131,6 +132,7 @@ RULES = (
     ),
     LayerRule(Kind.BY_NUMBER, "per_layer_config", families=("gemma4_text",)),
     LayerRule(Kind.SOURCES, "kv_source_layers", families=("mistral_large4_text",)),
+    LayerRule(Kind.BY_LAYER_AND_HEAD, "compress_ratios", families=("deepseek_v4",)),
     LayerRule(Kind.INDICES, r".*(layer|idx|indices).*"),
     LayerRule(Kind.BY_LAYER, ".*", ".*"),
     LayerRule(Kind.STAYS, gguf=r"(rope|vision|audio)\..*"),
@@ -208,6 +210,8 @@ def cut_value(kind: Kind, value: Any, layers: KeptLayers) -> Any:
     match kind:
         case Kind.BY_LAYER:
             return [value[block] for block in layers.blocks if block < len(value)]
+        case Kind.BY_LAYER_AND_HEAD:
+            return [*(value[layer] for layer in kept_layers), *value[layers.n_layers :]]
         case Kind.LETTERS:
             return "".join(value[layer] for layer in kept_layers)
         case Kind.INDICES:
@@ -248,6 +252,8 @@ def _fits(kind: Kind, value: Any, layers: KeptLayers) -> bool:
     match kind:
         case Kind.BY_LAYER:
             return isinstance(value, (list, tuple)) and len(value) in (n_layers, n_layers + layers.n_predicting)
+        case Kind.BY_LAYER_AND_HEAD:
+            return isinstance(value, (list, tuple)) and len(value) >= n_layers
         case Kind.LETTERS:
             return isinstance(value, str) and len(value) == n_layers
         case Kind.INDICES:

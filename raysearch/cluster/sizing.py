@@ -81,4 +81,5 @@ def _cpu_replica_bytes(info: ModelInfo) -> int:
 
 def _state_bytes(info: ModelInfo) -> int:
     """Return the memory of the hidden states that a replica holds, in bytes."""
-    return _STATES_OF_A_SHARD * SHARD_TOKENS * info.hidden_size * info.weight_bytes // info.parameters
+    width = info.n_streams * info.hidden_size
+    return _STATES_OF_A_SHARD * SHARD_TOKENS * width * info.weight_bytes // info.parameters

@@ -35,6 +35,7 @@ from raysearch.evaluation.memory import (
 from raysearch.evaluation.prefix import Op, PrefixPlan
 from raysearch.evaluation.unit import MaskUnit, StatisticUnit, Unit, UnitResult
 from raysearch.generation.score import ScoredText
+from raysearch.models.layers import State
 from raysearch.models.loading import load_model, load_tokenizer, spread
 from raysearch.models.shared_weights import Detached, attach
 from raysearch.models.spec import LocatedModel
@@ -257,21 +258,21 @@ class Replica:
     ) -> dict[Mask, Tensor]:
         """Return the losses of masks, [B], on the device; the plan may score the dense model in addition to them."""
         captured = self.stack.capture(inputs)
-        hidden = captured.embedded
-        held: list[Tensor] = []
+        state = captured.embedded
+        held: list[State] = []
         dense: Tensor | None = None
         losses: dict[Mask, Tensor] = {}
         for step in plan.steps:
             match step.op:
                 case Op.RUN:
-                    hidden = self.stack.run_site(step.index, hidden, captured)
+                    state = self.stack.run_site(step.index, state, captured)
                 case Op.HOLD:
-                    held.append(hidden.clone())  # a layer may write into its input
+                    held.append(state.clone())  # a layer may write into its input
                 case Op.RESTORE:
-                    hidden = held.pop()
+                    state = held.pop()
                 case Op.SCORE:
                     mask = plan.masks[step.index]
-                    states = predicting(hidden, inputs).to(self.stack.last_device)
+                    states = predicting(state.hidden, inputs).to(self.stack.last_device)
                     if objective.compares and mask == Mask():  # the plan scores it first
                         dense = states
                     if mask in masks:

@@ -15,6 +15,7 @@ Scale and cap are measured by replacing the projection's output by two numbers, 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -69,12 +70,13 @@ class FusedHead:
 
 
 @torch.no_grad()
-def find_fused_head(model: PreTrainedModel, tail: Head) -> FusedHead:
+def find_fused_head(model: PreTrainedModel, tail: Head, token_shape: Sequence[int]) -> FusedHead:
     """Return the head of a model, with its measured scale and cap.
 
     Args:
         model: The model.
         tail: Computes the model's logits from hidden states.
+        token_shape: The shape of a token's hidden state: [d], or [streams, d].
 
     Returns:
         The head. Its cap is None if the model does not cap its logits.
@@ -90,9 +92,7 @@ def find_fused_head(model: PreTrainedModel, tail: Head) -> FusedHead:
         )
     # The outputs are float32, whatever the model's dtype is.
     outputs = torch.tensor([[_SMALL], [_LARGE]], device=projection.weight.device)
-    hidden = torch.zeros(
-        len(outputs), model.config.get_text_config().hidden_size, device=model.device, dtype=model.dtype
-    )
+    hidden = torch.zeros(len(outputs), *token_shape, device=model.device, dtype=model.dtype)
 
     def project(states: Tensor) -> Tensor:
         return outputs.repeat(1, projection.out_features).view(*states.shape[:-1], projection.out_features)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import inspect
 import itertools
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,6 +17,49 @@ from raysearch.checkpoints.config_rules import depths
 from raysearch.core.site import Sites
 from raysearch.errors import UnsupportedModelError
 
+_PROBE_SHAPE = (1, 2)  # rows x tokens of the forward that finds the layers
+
+
+@dataclass(frozen=True)
+class State:
+    """What goes from layer to layer. The first axes of the hidden state are rows and tokens, in every model."""
+
+    hidden: Tensor  #: the hidden state, [B, T, d], or [B, T, streams, d] in a model with several streams
+    #: The values that the model passes on besides it, in the order of `Convention.extras`. For rows by length, a tuple
+    #: of these for each part.
+    extras: tuple[Any, ...] = ()
+
+    def clone(self) -> State:
+        """Return a copy. A layer may write into its input."""
+        return State(self.hidden.clone(), _cloned(self.extras) if self.extras else ())
+
+    @property
+    def has_further_numbers(self) -> bool:
+        """Whether an extra value has real numbers, through which the loss has gradients."""
+        return _has_reals(self.extras)
+
+
+def _cloned(value: Any) -> Any:
+    """Return a value, or a tuple of values, with copies of its tensors."""
+    if isinstance(value, tuple):
+        return tuple(map(_cloned, value))
+    return value.clone() if isinstance(value, Tensor) else value
+
+
+def _has_reals(value: Any) -> bool:
+    """Return whether a value, or a tuple of values, has a tensor of real numbers."""
+    if isinstance(value, tuple):
+        return any(map(_has_reals, value))
+    return isinstance(value, Tensor) and value.is_floating_point()
+
+
+@dataclass(frozen=True)
+class Extra:
+    """A value that goes from layer to layer besides the hidden state, such as the tokens chosen by an attention."""
+
+    place: int  #: its place in the container that a layer returns
+    argument: int | str  #: the next layer's argument: its name, or its place among the positional ones after the state
+
 
 @dataclass(frozen=True)
 class LayerCall:
@@ -25,37 +68,103 @@ class LayerCall:
     args: tuple[Any, ...]
     kwargs: Mapping[str, Any]
 
+    def value(self, extra: Extra) -> Any:
+        """Return the argument that is an extra value; None if it is left out."""
+        return self.args[extra.argument] if isinstance(extra.argument, int) else self.kwargs.get(extra.argument)
+
+    def with_values(self, extras: Sequence[Extra], values: Sequence[Any]) -> LayerCall:
+        """Return the call with other extra values.
+
+        Args:
+            extras: The extra values' places.
+            values: A value for each of them.
+
+        Returns:
+            The call.
+        """
+        args = list(self.args)
+        kwargs = dict(self.kwargs)
+        for extra, value in zip(extras, values, strict=True):
+            if isinstance(extra.argument, int):
+                args[extra.argument] = value
+            else:
+                kwargs[extra.argument] = value
+        return LayerCall(tuple(args), kwargs)
+
 
 @dataclass(frozen=True)
 class Convention:
-    """How the hidden state is passed to a layer and returned by it."""
+    """How the state is passed to a layer and returned by it."""
 
     positional: bool  #: whether the hidden state is the first positional argument, not the keyword ``hidden_states``
     #: tuple or list, if the layer returns one, whose first value is the hidden state; None if it returns the tensor.
     container: type | None
     length: int  #: the number of values in the container
+    rows_axis: int  #: the axis of the rows in the layer's own hidden state; the axis of the tokens comes next
+    token_shape: tuple[int, ...]  #: the shape of a token's hidden state: [d], or [streams, d]
+    extras: tuple[Extra, ...]
 
     @classmethod
-    def of(cls, args: tuple[Any, ...], output: Any) -> Convention:
-        """Return the convention of one call.
+    def of(cls, args: tuple[Any, ...], output: Any, extras: tuple[Extra, ...]) -> Convention:
+        """Return the convention of one call with one row of two tokens.
 
         Args:
             args: The positional arguments.
             output: The output of the layer.
+            extras: The values that go from layer to layer besides the hidden state.
 
         Returns:
             The convention.
         """
         container = next((kind for kind in (tuple, list) if isinstance(output, kind)), None)
-        return cls(bool(args), container, 1 if container is None else len(output))
+        hidden = output if container is None else output[0]
+        shape = tuple(hidden.shape)
+        rows_axis = next((axis for axis in range(len(shape)) if shape[axis : axis + 2] == _PROBE_SHAPE), 0)
+        token_shape = shape[:rows_axis] + shape[rows_axis + 2 :]
+        return cls(bool(args), container, 1 if container is None else len(output), rows_axis, token_shape, extras)
+
+    def to_layer(self, hidden: Tensor) -> Tensor:
+        """Return a hidden state with the axes in the order of the layer."""
+        return hidden.movedim((0, 1), (self.rows_axis, self.rows_axis + 1)) if self.rows_axis else hidden
+
+    def from_layer(self, hidden: Tensor) -> Tensor:
+        """Return a layer's hidden state with the axes of rows and tokens first."""
+        return hidden.movedim((self.rows_axis, self.rows_axis + 1), (0, 1)) if self.rows_axis else hidden
+
+    def run(self, layer: Callable[..., Any], state: State, call: LayerCall) -> State:
+        """Run a layer.
+
+        Args:
+            layer: The layer, or its compiled form.
+            state: The state that enters the layer.
+            call: The other arguments.
+
+        Returns:
+            The state that leaves the layer.
+        """
+        hidden = self.to_layer(state.hidden)
+        if self.extras:
+            call = call.with_values(self.extras, state.extras)
+        if self.positional:
+            output = layer(hidden, *call.args, **call.kwargs)
+        else:
+            output = layer(hidden_states=hidden, **call.kwargs)
+        values = output if isinstance(output, (tuple, list)) else (output,)
+        return State(self.from_layer(values[0]), tuple(values[extra.place] for extra in self.extras))
 
     def stand_in(self, compute: Callable[[Tensor, LayerCall], Tensor]) -> Callable[..., Any]:
-        """Return a forward of this convention; `compute` returns its hidden state."""
+        """Return a forward of this convention; `compute` returns its hidden state. Extra values are passed on."""
 
         def forward(*args: Any, **kwargs: Any) -> Any:
             before, *other_args = args or [kwargs.pop("hidden_states")]
-            after = compute(before, LayerCall(tuple(other_args), kwargs))
-            return after if self.container is None else self.container([after] + [None] * (self.length - 1))
+            call = LayerCall(tuple(other_args), kwargs)
+            after = self.to_layer(compute(self.from_layer(before), call))
+            if self.container is None:
+                return after
+            values: list[Any] = [after] + [None] * (self.length - 1)
+            for extra in self.extras:
+                values[extra.place] = call.value(extra)
+            return self.container(values)
 
         return forward
 
@@ -63,7 +172,7 @@ class Convention:
 def layer_lists(model: PreTrainedModel) -> list[nn.ModuleList]:
     """Return the lists of modules that may be the stack of layers, at least one.
 
-    They have as many modules as the text config has layers. If the config does not give that number, the result is the
+    They have as many modules as the text config has layers, and these have parts: a list of projections is no stack. If the config does not give that number, the result is the
     list with the most parameters.
 
     Raises:
@@ -72,6 +181,7 @@ def layer_lists(model: PreTrainedModel) -> list[nn.ModuleList]:
     lists = [part for part in model.modules() if isinstance(part, nn.ModuleList) and len(part)]
     if not lists:
         raise UnsupportedModelError(f"{model.config.model_type} has no list of layers; use a decoder with one stack")
+    lists = [part for part in lists if any(any(block.children()) for block in part)] or lists
     for n_layers in depths(model.config.get_text_config()).values():
         if candidates := [part for part in lists if len(part) == n_layers]:
             return candidates
@@ -92,11 +202,11 @@ def find_stack(model: PreTrainedModel) -> tuple[tuple[nn.Module, ...], tuple[Con
 
     Raises:
         UnsupportedModelError: The model has not exactly one stack whose layers run once and in order, or its layers
-            pass more than the hidden state on.
+            pass named values on.
     """
     kind = model.config.model_type
     lists = layer_lists(model)
-    called: list[tuple[nn.Module, Convention]] = []
+    called: list[_Call] = []
 
     def record_call(layer: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
         if hasattr(output, "_fields"):  # a named tuple, whose fields the model reads by name
@@ -104,23 +214,49 @@ def find_stack(model: PreTrainedModel) -> tuple[tuple[nn.Module, ...], tuple[Con
                 f"{kind} passes {' and '.join(output._fields)} from layer to layer, not the hidden state alone; use "
                 "another architecture"
             )
-        called.append((layer, Convention.of(args, output)))
+        called.append(_Call(layer, args, kwargs, output))
 
     with contextlib.ExitStack() as hooks:
         for block in dict.fromkeys(itertools.chain(*lists)):
             hooks.callback(block.register_forward_hook(record_call, with_kwargs=True).remove)
-        plain_logits(model, torch.zeros(1, 2, dtype=torch.int64, device=model.device))
+        plain_logits(model, torch.zeros(_PROBE_SHAPE, dtype=torch.int64, device=model.device))
     stacks = []
     for blocks in lists:
         distinct_blocks = set(blocks)
-        calls = [(layer, convention) for layer, convention in called if layer in distinct_blocks]
-        if [layer for layer, _ in calls] == list(blocks) and len(distinct_blocks) == len(blocks):
+        calls = [call for call in called if call.layer in distinct_blocks]
+        if [call.layer for call in calls] == list(blocks) and len(distinct_blocks) == len(blocks):
             stacks.append(calls)
     if len(stacks) != 1:
         problem = "more than one stack of layers" if stacks else "no stack whose layers each run once and in order"
         raise UnsupportedModelError(f"{kind} has {problem}; use a plain decoder")
-    layers, conventions = zip(*stacks[0], strict=True)
-    return layers, conventions
+    (calls,) = stacks
+    extras = _extras(calls)
+    layers = tuple(call.layer for call in calls)
+    return layers, tuple(Convention.of(call.args, call.output, extras) for call in calls)
+
+
+@dataclass(frozen=True)
+class _Call:
+    """One call of a layer by its model."""
+
+    layer: nn.Module
+    args: tuple[Any, ...]
+    kwargs: Mapping[str, Any]
+    output: Any
+
+
+def _extras(calls: Sequence[_Call]) -> tuple[Extra, ...]:
+    """Return the values besides the hidden state that a layer returns and the next one receives."""
+    argument_of_place: dict[int, int | str] = {}
+    for call, next_call in itertools.pairwise(calls):
+        if not isinstance(call.output, (tuple, list)):
+            continue
+        arguments: dict[int | str, Any] = {**dict(enumerate(next_call.args[1:])), **next_call.kwargs}
+        for place, value in enumerate(call.output[1:], start=1):
+            for argument, next_value in arguments.items():
+                if isinstance(value, Tensor) and next_value is value:
+                    argument_of_place.setdefault(place, argument)
+    return tuple(Extra(place, argument) for place, argument in sorted(argument_of_place.items()))
 
 
 @contextlib.contextmanager

@@ -39,6 +39,9 @@ if TYPE_CHECKING:
     import torch
     from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
+#: The names of settings that may hold the number of streams of hidden states: of hyper-connections, and of AltUp.
+_STREAMS = ("hc_mult", "hc_count", "altup_num_inputs")
+
 
 def resolve_dtype(dtype: str, config: PreTrainedConfig) -> torch.dtype:
     """Return the dtype of the weights in memory.
@@ -254,6 +257,7 @@ def _describe(model: LocatedModel) -> ModelInfo:
         head_parameters=0 if head is None else _count(head),
         vocab_size=text.vocab_size,
         hidden_size=getattr(text, "hidden_size", None) or embedding.weight.shape[1],
+        n_streams=next((number for name in _STREAMS if (number := getattr(text, name, None))), 1),
         max_positions=positions if positions is not None and positions > 0 else None,  # XLNet has -1 for no limit
         dtype=str(resolve_dtype(model.dtype, config)).removeprefix("torch."),
         n_image_layers=n_image_layers(config.to_dict()),

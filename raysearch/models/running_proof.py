@@ -55,7 +55,7 @@ def prove_by_running(folder: Path, model: LocatedModel, mask: Mask, prompt: str 
 
     Raises:
         UserError: The dense model cannot be loaded, or there is a prompt but no tokenizer.
-        UnsupportedModelError: The checkpoint cannot be loaded, or is another model.
+        UnsupportedModelError: The checkpoint cannot be loaded, or is another model, or the layers that stay do not run.
     """
     tokenizer = _tokenizer(model, prompt)
     _check_tokenizer(folder, model, tokenizer)
@@ -119,8 +119,14 @@ def _run_masked(
 ) -> _Masked:
     """Load the dense model, and return what it computes without the mask's layers."""
     stack = LayerStack(load_model(model))
-    with stack.bypassed(mask) as masked:
-        logits = probe_logits(masked)
+    try:
+        with stack.bypassed(mask) as masked:
+            logits = probe_logits(masked)
+    except (TypeError, ValueError, AttributeError) as error:
+        raise UnsupportedModelError(
+            f"{stack.kind} cannot be exported without {mask}: a layer that stays needs what a removed one passes on "
+            f"({type(error).__name__}: {first_line(error)}); choose another mask"
+        ) from error
     handed = handed_to_layers(stack)
     return _Masked(
         config=copy.deepcopy(stack.model.config),

@@ -139,9 +139,10 @@ class ModelInfo:
     parameters: int  #: of the whole model
     head_parameters: int  #: of the output head, even if it is tied to the input embedding
     vocab_size: int  #: in tokens
-    hidden_size: int  #: d, the width of the hidden state
+    hidden_size: int  #: d, the width of the hidden state, or of each of its streams
     max_positions: int | None  #: the model's longest sequence, in tokens; None for no limit
     dtype: str  #: of the weights in memory, e.g. ``bfloat16``
+    n_streams: int = 1  #: the hidden states of a token that go from layer to layer
     n_image_layers: int = 0  #: the first layers to whose outputs features of images are added; an export needs them
 
     @property

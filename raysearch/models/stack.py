@@ -9,6 +9,9 @@ real layers can then run on any hidden state:
     hidden = stack.walk(captured, mask)                  the sites that the mask keeps
     logits = stack.logits(hidden.flatten(0, 1))          the model's own tail
 
+A state is what goes from layer to layer: the hidden state, which may have several streams for each token, and values
+such as the tokens that a sparse attention has chosen for the next layers. Its tail merges the streams.
+
 A stand-in is a function that replaces one layer's `forward`, so the model still reads the layer's other attributes
 (`attention_type` …). `raysearch.models.verification` compares the walk with the model's own forward.
 """
@@ -34,7 +37,7 @@ from raysearch.calibration.objectives.base import by_chunk, log_prob, to_device
 from raysearch.core.mask import Mask
 from raysearch.errors import UnsupportedModelError, UserError
 from raysearch.models.fused_head import FusedHead, find_fused_head
-from raysearch.models.layers import LayerCall, find_stack, plain_logits, replaced, sites_of
+from raysearch.models.layers import LayerCall, State, find_stack, plain_logits, replaced, sites_of
 from raysearch.text.sentences import first_line
 
 _MOST_GRAPHS = 64  # compiled graphs: one for each kind of layer, with and without a mask, for one row and for several
@@ -44,7 +47,7 @@ _MOST_GRAPHS = 64  # compiled graphs: one for each kind of layer, with and witho
 class Captured:
     """The input of the layers for one batch."""
 
-    embedded: Tensor  #: the hidden state that enters layer 0, [B, T, d]
+    embedded: State  #: what enters layer 0
     calls: tuple[LayerCall, ...]  #: the other arguments of each of the N layers; empty if there are parts
     parts: tuple[Part, ...] = ()  #: the rows by length, if rows of different lengths must not run together
 
@@ -118,7 +121,9 @@ class LayerStack:
                 attention_mask=self._attention_mask(inputs),
                 position_ids=positions,
             )
-        return Captured(recorded[0][0], tuple(call for _, call in recorded))
+        hidden, first_call = recorded[0]
+        extras = tuple(first_call.value(extra) for extra in self._conventions[0].extras)
+        return Captured(State(hidden, extras), tuple(call for _, call in recorded))
 
     def _capture_by_length(self, inputs: Inputs, lengths: npt.NDArray[np.int64]) -> Captured:
         parts = []
@@ -126,12 +131,9 @@ class LayerStack:
             rows = np.flatnonzero(lengths == n_tokens)
             ids = inputs.input_ids[rows, :n_tokens]
             captured = self.capture(Inputs(ids, None, None, np.zeros(0, np.int64)))
-            parts.append(Part(torch.from_numpy(rows).to(captured.embedded.device), n_tokens, captured))
-        first = parts[0].captured.embedded
-        embedded = first.new_zeros(*inputs.input_ids.shape, first.shape[-1])
-        for part in parts:
-            embedded[part.rows, : part.n_tokens] = part.captured.embedded
-        return Captured(embedded, (), tuple(parts))
+            parts.append(Part(torch.from_numpy(rows).to(captured.embedded.hidden.device), n_tokens, captured))
+        all_rows = _all_rows(parts, [part.captured.embedded for part in parts], inputs.input_ids.shape)
+        return Captured(all_rows, (), tuple(parts))
 
     def compiling(self) -> AbstractContextManager[None]:
         """Let dynamo compile all kinds of layers within the context. Entering it takes longer than a small layer."""
@@ -140,36 +142,40 @@ class LayerStack:
         # Beyond this number of graphs, dynamo would silently run layers without compiling them.
         return torch._dynamo.config.patch(recompile_limit=_MOST_GRAPHS, fail_on_recompile_limit_hit=True)
 
-    def run_site(self, site: int, hidden: Tensor, captured: Captured, compiled: bool = True) -> Tensor:
+    def run_site(self, site: int, state: State, captured: Captured, compiled: bool = True) -> State:
         """Run a site, with gradients if they are enabled. If the layers are compiled, call this within `compiling`.
 
         Args:
             site: The site's index in `sites`.
-            hidden: The hidden state that enters the site, [B, T, d].
+            state: What enters the site.
             captured: The input of the layers for the same rows.
             compiled: Whether to use the compiled layer, if the layers are compiled.
 
         Returns:
-            The hidden state that leaves the site, [B, T, d].
+            What leaves the site.
+
+        Raises:
+            UnsupportedModelError: The site needs a value of earlier sites, none of which has run.
         """
         if captured.parts:
-            # A site may be on another device than the state that enters it.
-            outputs = [
-                self.run_site(site, hidden[part.rows.to(hidden.device), : part.n_tokens], part.captured, compiled)
-                for part in captured.parts
-            ]
-            all_rows = outputs[0].new_zeros(hidden.shape)
-            for part, output in zip(captured.parts, outputs, strict=True):
-                all_rows[part.rows.to(all_rows.device), : part.n_tokens] = output
-            return all_rows
-        call = captured.calls[site]
+            hidden = state.hidden
+            outputs = []
+            for part, extras in zip(captured.parts, state.extras, strict=True):
+                # A site may be on another device than the state that enters it.
+                before = State(hidden[part.rows.to(hidden.device), : part.n_tokens], extras)
+                outputs.append(self.run_site(site, before, part.captured, compiled))
+            return _all_rows(captured.parts, outputs, hidden.shape[:2])
         runners = self._runners if compiled and not torch.is_grad_enabled() else self.layers
-        run = runners[site]
-        if self._conventions[site].positional:
-            output = run(hidden, *call.args, **call.kwargs)
-        else:
-            output = run(hidden_states=hidden, **call.kwargs)
-        return output[0] if isinstance(output, (tuple, list)) else output
+        convention = self._conventions[site]
+        try:
+            return convention.run(runners[site], state, captured.calls[site])
+        except (TypeError, ValueError, AttributeError) as error:
+            if not convention.extras or any(extra is not None for extra in state.extras):
+                raise
+            raise UnsupportedModelError(
+                f"{self.kind} cannot run layer {self.sites[site].label} without all layers before it "
+                f"({type(error).__name__}: {first_line(error)}); use protect=[0], which keeps the first"
+            ) from error
 
     def walk(self, captured: Captured, mask: Mask) -> Tensor:
         """Run the sites that a mask keeps.
@@ -179,13 +185,13 @@ class LayerStack:
             mask: The removed sites.
 
         Returns:
-            The hidden state that leaves the last kept site, [B, T, d].
+            The hidden state that leaves the last kept site, [B, T, d], or [B, T, streams, d].
         """
-        hidden = captured.embedded
+        state = captured.embedded
         with self.compiling():
             for site in self.sites.remaining(mask):
-                hidden = self.run_site(site, hidden, captured)
-        return hidden
+                state = self.run_site(site, state, captured)
+        return state.hidden
 
     def removed_modules(self, mask: Mask) -> list[nn.Module]:
         """Return the modules of the sites that a mask removes."""
@@ -197,7 +203,7 @@ class LayerStack:
         The logits take much memory, n times the vocabulary, so pass the scored positions in chunks.
 
         Args:
-            hidden: The hidden state that leaves the last kept layer, [n, d].
+            hidden: The hidden state that leaves the last kept layer, [n, d], or [n, streams, d].
 
         Returns:
             The logits, [n, vocabulary].
@@ -236,7 +242,7 @@ class LayerStack:
         """Return the log-probability of a token after each position, by the fused or the compiled kernel.
 
         Args:
-            hidden: The hidden state that leaves the last kept layer, [n, d].
+            hidden: The hidden state that leaves the last kept layer, [n, d], or [n, streams, d].
             tokens: The tokens, int64, [n].
 
         Returns:
@@ -255,7 +261,7 @@ class LayerStack:
 
     @functools.cached_property
     def _fused_head(self) -> FusedHead:
-        return find_fused_head(self.model, self)
+        return find_fused_head(self.model, self, self._conventions[-1].token_shape)
 
     @contextlib.contextmanager
     def bypassed(self, mask: Mask) -> Iterator[PreTrainedModel]:
@@ -299,7 +305,7 @@ class LayerStack:
         return addend.masked_fill_(~mask, torch.finfo(dtype).min)[:, None]
 
     def _leaving(self, hidden: Tensor) -> AbstractContextManager[None]:
-        """Let the last layer return a hidden state [n, d], as n sequences of one token, within the context."""
+        """Let the last layer return a hidden state [n, …], as n sequences of one token, within the context."""
         last = len(self.layers) - 1
         return self._replaced(range(last + 1), lambda layer, state, _: hidden[:, None] if layer == last else state)
 
@@ -324,19 +330,28 @@ def _skip(layer: int, hidden: Tensor, call: LayerCall) -> Tensor:
     return hidden
 
 
+def _all_rows(parts: Sequence[Part], states: Sequence[State], shape: Sequence[int]) -> State:
+    """Return the state of all rows, [B, T], from those of parts; it is 0 where rows are padded."""
+    first = states[0].hidden
+    hidden = first.new_zeros(*shape, *first.shape[2:])
+    for part, state in zip(parts, states, strict=True):
+        hidden[part.rows.to(hidden.device), : part.n_tokens] = state.hidden
+    return State(hidden, tuple(state.extras for state in states))
+
+
 def _no_tokens(hidden: Tensor) -> Tensor:
     """Return n sequences of one token, [n, 1], whose states are replaced by `hidden`, on its device."""
     return torch.zeros(len(hidden), 1, dtype=torch.int64, device=hidden.device)
 
 
 def predicting(hidden: Tensor, inputs: Inputs) -> Tensor:
-    """Return the states that predict the scored tokens, [n, d].
+    """Return the hidden states that predict the scored tokens.
 
     Args:
-        hidden: The states of all positions, [P, L, d].
+        hidden: The hidden states of all positions, [P, L, d], or [P, L, streams, d].
         inputs: The inputs of the batch.
 
     Returns:
-        The states in the order of the scored tokens, [n, d].
+        The states in the order of the scored tokens, [n, d], or [n, streams, d].
     """
     return hidden.flatten(0, 1)[to_device(inputs.predictors, hidden.device)]

@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -21,6 +21,8 @@ from torch.nn import functional
 from raysearch.calibration.batch import Batch
 from raysearch.calibration.objectives.base import Objective, StateObjective
 from raysearch.core.statistic import Statistic
+from raysearch.errors import UnsupportedModelError
+from raysearch.models.layers import State
 from raysearch.models.stack import Captured, LayerStack, predicting
 
 _TOKENS_AT_ONCE = 64  # their N + 1 hidden states are in memory in float64
@@ -61,6 +63,8 @@ def measure(
 def block_influence(stack: LayerStack, batch: Batch) -> Tensor:
     """Return 1 - cos(h_i, h_{i+1}), the mean over each sample's tokens: float64 [B, N].
 
+    The vector of a token has all streams of its hidden state.
+
     Args:
         stack: The layers of the dense model.
         batch: The samples.
@@ -68,17 +72,20 @@ def block_influence(stack: LayerStack, batch: Batch) -> Tensor:
     Returns:
         The statistic, on the CPU.
     """
-    _, states = _forward(stack, batch)
+    states = _hidden_states(stack, batch)
     tokens = _real_tokens(batch)
     rows = []
     for before, after in itertools.pairwise(states):
-        cosines = functional.cosine_similarity(before.to(after.device).float(), after.float(), dim=-1).double()
+        vectors = before.to(after.device).flatten(2).float()
+        cosines = functional.cosine_similarity(vectors, after.flatten(2).float(), dim=-1).double()
         rows.append(((1 - cosines) * tokens.to(after.device)).sum(1).to(states[-1].device))
     return _by_sample(batch, torch.stack(rows, dim=1)) / _by_sample(batch, tokens.sum(1, keepdim=True))
 
 
 def angular_distance(stack: LayerStack, batch: Batch, tokens: Tensor) -> Tensor:
     """Return arccos(cos(h_a, h_b)) / pi at all depths, the mean over tokens of each sample: float64 [B, N + 1, N + 1].
+
+    The vector of a token has all streams of its hidden state.
 
     Args:
         stack: The layers of the dense model.
@@ -90,12 +97,12 @@ def angular_distance(stack: LayerStack, batch: Batch, tokens: Tensor) -> Tensor:
 
     Source: Gromov et al. 2024 (arXiv 2403.17887), equation 7.
     """
-    _, states = _forward(stack, batch)
+    states = _hidden_states(stack, batch)
     states = [state.to(states[-1].device) for state in states]
     totals = torch.zeros(len(tokens), len(states), len(states), dtype=torch.float64)
     for places in tokens.nonzero().to(states[-1].device).split(_TOKENS_AT_ONCE):
         rows, positions = places.unbind(1)
-        vectors = torch.stack([state[rows, positions] for state in states], dim=1)  # [tokens, N + 1, d]
+        vectors = torch.stack([state[rows, positions].flatten(1) for state in states], dim=1)  # [tokens, N + 1, d]
         vectors = functional.normalize(vectors.double(), dim=-1)
         angles = (vectors @ vectors.mT).clamp(-1, 1).arccos() / torch.pi
         totals.index_add_(0, rows.cpu(), angles.cpu())
@@ -187,16 +194,18 @@ def _backward(
 ) -> Iterator[_BackwardStep]:
     """Run the backward pass of the objective's summed loss through the sites, the last one first."""
     captured, states = _forward(stack, batch)
+    _check_gradients(stack, states)
     assert isinstance(objective, StateObjective), "only these objectives have gradients"
     with torch.enable_grad():
-        final = states[-1].detach().requires_grad_()
+        final = states[-1].hidden.detach().requires_grad_()
         losses = objective.losses(predicting(final, batch.inputs), batch, stack, None)
         (gradient,) = torch.autograd.grad(losses.sum(), final)
     for site in reversed(range(len(stack.sites))):
         weights = _weights(stack.layers[site]) if through_weights else {}
         with torch.enable_grad(), _differentiable(weights.values()):
-            before = states[site].detach().requires_grad_()
-            after = stack.run_site(site, before.clone(), captured)  # a layer may write into its input
+            before = states[site].hidden.detach().requires_grad_()
+            state = replace(states[site], hidden=before).clone()  # a layer may write into its input
+            after = stack.run_site(site, state, captured).hidden
             inputs = [before, *weights.values()]
             into_site, *into_weights = torch.autograd.grad(after, inputs, gradient, allow_unused=True)
         weight_gradients = {name: grad for name, grad in zip(weights, into_weights, strict=True) if grad is not None}
@@ -204,8 +213,23 @@ def _backward(
         gradient = into_site
 
 
-def _forward(stack: LayerStack, batch: Batch) -> tuple[Captured, list[Tensor]]:
-    """Run the dense model and keep the hidden states h_0 … h_N."""
+def _hidden_states(stack: LayerStack, batch: Batch) -> list[Tensor]:
+    """Return the hidden states h_0 … h_N of the dense model."""
+    _, states = _forward(stack, batch)
+    return [state.hidden for state in states]
+
+
+def _check_gradients(stack: LayerStack, states: Iterable[State]) -> None:
+    """Refuse a model whose loss also depends on other numbers that go from layer to layer."""
+    if any(state.has_further_numbers for state in states):
+        raise UnsupportedModelError(
+            f"{stack.kind} passes more numbers from layer to layer than the hidden state, and gradients through them "
+            "are not computed; use a searcher without gradients"
+        )
+
+
+def _forward(stack: LayerStack, batch: Batch) -> tuple[Captured, list[State]]:
+    """Run the dense model and keep the states of all depths."""
     with torch.no_grad():
         captured = stack.capture(batch.inputs)
         states = [captured.embedded]

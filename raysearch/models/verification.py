@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -96,26 +98,31 @@ def rows_interact(stack: LayerStack, rows: Sequence[npt.NDArray[np.int64]]) -> b
     batch = Batch.of([row.tolist() for row in rows], [[False] * len(row) for row in rows])
     captured_batch = stack.capture(batch.inputs)
     captured_rows = [stack.capture(batch.samples(row, row + 1).inputs) for row in range(len(rows) - 1)]
-    hidden = captured_batch.embedded
+    state = captured_batch.embedded
+    states_alone = [captured.embedded for captured in captured_rows]
+    dtype = state.hidden.dtype
     with stack.compiling():
         for site in range(len(stack.sites)):
-            after = stack.run_site(site, hidden.clone(), captured_batch)  # a layer may write into its input
+            after = stack.run_site(site, state.clone(), captured_batch)  # a layer may write into its input
             for row, captured_row in enumerate(captured_rows):
-                if _rotary_gap(captured_row.calls[site], captured_batch.calls[site], row) > tolerance(hidden.dtype):
+                if _rotary_gap(captured_row.calls[site], captured_batch.calls[site], row) > tolerance(dtype):
                     return True
-                before = hidden[row : row + 1, : len(rows[row])]
-                after_alone = stack.run_site(site, before.clone(), captured_row)
-                after_together = after[row : row + 1, : len(rows[row])]
+                before = state.hidden[row : row + 1, : len(rows[row])]
+                alone = replace(states_alone[row], hidden=before).clone()
+                states_alone[row] = stack.run_site(site, alone, captured_row)
+                after_alone = states_alone[row].hidden
+                after_together = after.hidden[row : row + 1, : len(rows[row])]
                 if _is_other_update(before.to(after_alone.device), after_alone, after_together):
                     return True
-            hidden = after
+            state = after
     return False
 
 
 def _is_other_update(before: Tensor, after_alone: Tensor, after_together: Tensor) -> bool:
-    """Return whether a layer adds something else to a row alone than to the row in a batch; states are [1, T, d]."""
-    added = (after_alone - before).float().norm(dim=-1)
-    gaps = (after_together - after_alone).float().norm(dim=-1) / added.clamp_min(torch.finfo(torch.float32).tiny)
+    """Return whether a layer adds something else to a row alone than to the row in a batch; states are [1, T, …]."""
+    added = (after_alone - before).flatten(2).float().norm(dim=-1)
+    differences = (after_together - after_alone).flatten(2).float().norm(dim=-1)
+    gaps = differences / added.clamp_min(torch.finfo(torch.float32).tiny)
     if before.dtype in (torch.float32, torch.float64):
         return bool(gaps.max() > 0.01)
     return bool(gaps.median() > 0.1)  # in 16 bits, some tokens may get other experts
@@ -133,12 +140,14 @@ def _rotary_gap(row_call: LayerCall, batch_call: LayerCall, row: int) -> float:
 def _rotary(call: LayerCall) -> list[Tensor]:
     """Return the cosines and sines among a layer's arguments, each [1 or B, T, width]; empty if it has none."""
     tables = call.kwargs.get("position_embeddings")
+    if isinstance(tables, dict):  # for the kinds of attention within a layer
+        tables = list(itertools.chain(*tables.values()))
     tables = tables if isinstance(tables, (tuple, list)) else ()
     return [table for table in tables if isinstance(table, Tensor) and table.ndim == 3]
 
 
 def dense_states(stack: LayerStack, inputs: Inputs) -> Tensor:
-    """Return the dense model's states that predict the scored tokens, [n, d].
+    """Return the dense model's hidden states that predict the scored tokens, [n, d] or [n, streams, d].
 
     Args:
         stack: The layers of the dense model.
@@ -278,21 +287,24 @@ def _probe(model: PreTrainedModel) -> Batch:
 def _compare_walks(stack: LayerStack, batch: Batch) -> None:
     """Compare walks of plain layers with the model's own forward, and check that no layer uses later tokens."""
     captured = stack.capture(batch.inputs)
-    if captured.embedded.ndim != 3 or captured.embedded.shape[:2] != batch.input_ids.shape:
+    embedded = captured.embedded.hidden
+    if embedded.ndim < 3 or embedded.shape[:2] != batch.input_ids.shape:
         raise UnsupportedModelError(
-            f"{stack.kind} passes a hidden state of shape {list(captured.embedded.shape)} from layer to layer for "
-            f"{list(batch.input_ids.shape)} tokens, not [samples, tokens, width]; use another architecture"
+            f"{stack.kind} passes a hidden state of shape {list(embedded.shape)} from layer to layer for "
+            f"{list(batch.input_ids.shape)} tokens, without an axis of samples and then one of tokens; use another "
+            "architecture"
         )
     n_sites = len(stack.sites)
     for mask in [Mask(), Mask.of(n_sites // 2)][:n_sites]:
-        hidden = captured.embedded
+        state = captured.embedded
         for site in stack.sites.remaining(mask):
+            before = state
             # A layer may write into its input. A run of another mask in between must not change anything.
-            hidden = stack.run_site(site, hidden.clone(), captured, compiled=False)
-            stack.run_site(site, captured.embedded.flip(0), captured, compiled=False)
-        walked = stack.logits(hidden.flatten(0, 1))
+            state = stack.run_site(site, before.clone(), captured, compiled=False)
+            stack.run_site(site, replace(before, hidden=embedded.flip(0)).clone(), captured, compiled=False)
+        walked = stack.logits(state.hidden.flatten(0, 1))
         with stack.bypassed(mask):
-            plain = plain_logits(stack.model, torch.tensor(batch.input_ids, device=hidden.device)).flatten(0, 1)
+            plain = plain_logits(stack.model, torch.tensor(batch.input_ids, device=walked.device)).flatten(0, 1)
         if not plain.isfinite().all():
             is_half = plain.dtype == torch.float16
             remedy = "use model.dtype=bfloat16 or float32" if is_half else "check its weights"
@@ -329,12 +341,12 @@ def _check_order(stack: LayerStack, batch: Batch, logits: Tensor) -> None:
 def _compare_layers(stack: LayerStack, batch: Batch) -> None:
     """Compare each compiled layer with the plain one. Over several layers, differences of last bits would grow."""
     captured = stack.capture(batch.inputs)
-    hidden = captured.embedded
+    state = captured.embedded
     for index, site in enumerate(stack.sites):
-        compiled = stack.run_site(index, hidden.clone(), captured)
-        hidden = stack.run_site(index, hidden.clone(), captured, compiled=False)
-        gap = _gap_of_states(stack, compiled.flatten(0, 1), hidden.flatten(0, 1))
-        if not gap <= tolerance(hidden.dtype):
+        compiled = stack.run_site(index, state.clone(), captured)
+        state = stack.run_site(index, state.clone(), captured, compiled=False)
+        gap = _gap_of_states(stack, compiled.hidden.flatten(0, 1), state.hidden.flatten(0, 1))
+        if not gap <= tolerance(state.hidden.dtype):
             raise UserError(
                 f"model.compile=true gives other hidden states than {stack.kind} itself (after layer {site.label} they "
                 f"differ by {gap:.1e}); use model.compile=false"
@@ -342,7 +354,7 @@ def _compare_layers(stack: LayerStack, batch: Batch) -> None:
 
 
 def _gap_of_states(stack: LayerStack, states: Tensor, references: Tensor) -> float:
-    """Return the largest difference of two states at a position, both [n, d], relative to the size of the reference."""
+    """Return the largest difference of two states at a position, both [n, …], relative to the size of the reference."""
     # States are compared after the final norm. Before it, many models have a few channels that are hundreds of times as
     # large as the others, so that in 16 bits a wrong state would look like a rounded one.
     last_states = stack.last_hidden(states).float()

@@ -42,6 +42,13 @@ def test_layers_are_renumbered_and_heads_that_predict_follow_them() -> None:
     assert predicting == {"model.layers.4.eh_proj.weight", "model.layers.5.eh_proj.weight", "mtp.layers.0.mlp.weight"}
 
 
+def test_a_list_of_single_tensors_is_no_list_of_layers() -> None:
+    """Gemma 3n has a few projections of its streams, which may be as many as the layers that are left."""
+    projections = [f"model.altup_projections.{place}.weight" for place in range(4)]
+    layers = [f"model.layers.{layer}.{part}.weight" for layer in range(4) for part in ("attn", "mlp")]
+    assert LayerNames.of([*projections, *layers], 4).stack == "model.layers"
+
+
 def test_names_of_an_unknown_form_are_refused(sentences: Sentences) -> None:
     for names in (["weight"], names_of("model.layers", 3), names_of("model.a", 4) + names_of("model.b", 4)):
         with sentences.refused(UnsupportedModelError):

@@ -27,6 +27,8 @@ _CONFIG: list[tuple[str, Any, Any]] = [
     ("ple_layer_ids", [1, 2, 4], [1, 3]),  # they start at 1
     ("per_layer_config", {"0": {"head_dim": 8}, "1": {"head_dim": 16}, "3": {}}, {"0": {"head_dim": 8}, "2": {}}),
     ("kv_source_layers", [None, None, 0, 1], [None, 0, None]),  # the last one's source is removed
+    ("compress_ratios", [0, 4, 128, 4], [0, 128, 4]),
+    ("compress_ratios", [0, 4, 128, 4, 0, 0], [0, 128, 4, 0, 0]),  # the last two are of heads that predict
     ("mlp_only_layers", [1, 3], [2]),
     ("full_attn_idxs", [0, 1, 2], [0, 1]),
     ("layer_types", ["a", "b", "c", "d"], ["a", "c", "d"]),

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 
+from raysearch.models.layers import State
 from raysearch.models.stack import LayerStack
 from tests.cli.answers import json_answer
 from tests.cli.conftest import Run, World
@@ -53,10 +54,10 @@ def small(run_out: Callable[[], None], samples: int = 99, tokens: int = 99) -> I
     """Gives all models a small memory."""
     memory, run_site = Small(samples, tokens, run_out), LayerStack.run_site
 
-    def run(self: LayerStack, index: int, hidden: torch.Tensor, *others: Any, **more: Any) -> torch.Tensor:
+    def run(self: LayerStack, index: int, state: State, *others: Any, **more: Any) -> State:
         if index == 3:  # well inside of a walk
-            memory.holds(hidden)
-        return run_site(self, index, hidden, *others, **more)
+            memory.holds(state.hidden)
+        return run_site(self, index, state, *others, **more)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(LayerStack, "run_site", run)

@@ -76,6 +76,9 @@ def tiny(model_type: str, **settings: Any) -> PreTrainedModel:
         for parameter in model.parameters():
             if parameter.ndim > 1:
                 torch.nn.init.normal_(parameter, std=0.15)
+        for name, experts_of_token in model.named_buffers():
+            if name.endswith("tid2eid"):  # a table in the checkpoint of DeepSeek-V4
+                experts_of_token.random_(model.config.n_routed_experts)
     return model.eval().requires_grad_(False)
 
 
@@ -252,18 +255,75 @@ BY_LENGTH = _builders(
     }
 )
 
-#: Decoders whose layers pass on more than one hidden state: four hidden states, or keys and values.
+_GEMMA3N = {
+    **_WIDTHS,
+    **_HEAD,
+    **_PER_LAYER,
+    "num_kv_shared_layers": 0,
+    "laurel_rank": 4,
+    "intermediate_size": [48] * N_LAYERS,
+    "activation_sparsity_pattern": [0.95, 0.95, 0.0, 0.0],
+}
+_SELECTING = {"index_n_heads": 2, "index_head_dim": 16, "index_topk": 8}
+
+#: Decoders whose layers pass on several hidden states for each token: in the last axes but one, or in the first axis.
+STREAMS = _builders(
+    {
+        "deepseek_v4": {
+            **{key: value for key, value in _WIDTHS.items() if key not in ("num_key_value_heads", "intermediate_size")},
+            **_HEAD,
+            **_SELECTING,
+            "moe_intermediate_size": 16,
+            "n_routed_experts": 4,
+            "num_experts_per_tok": 2,
+            "q_lora_rank": 8,
+            "o_groups": 2,
+            "o_lora_rank": 8,
+            "partial_rotary_factor": 0.5,
+            "sliding_window": 4,
+            "compress_rates": {"compressed_sparse_attention": 2, "heavily_compressed_attention": 4},
+            "layer_types": [
+                "sliding_attention",
+                "compressed_sparse_attention",
+                "heavily_compressed_attention",
+                "compressed_sparse_attention",
+            ],
+            "mlp_layer_types": ["hash_moe", "moe", "hash_moe", "moe"],
+        },
+        "gemma3n_text": _GEMMA3N,
+    }
+)
+
+#: Decoders whose layers pass on what layers before them have computed, besides the hidden state: the tokens that a
+#: sparse attention has chosen, or the state of a router.
+PASSING = _builders(
+    {
+        "hy_v4": {
+            **_WIDTHS,
+            **_ROUTED,
+            **_MLA,
+            **_SELECTING,
+            "n_group": 1,
+            "num_key_value_heads": 4,
+            "indexer_types": ["full", "full", "full", "shared"],
+        },
+        "glm_moe_dsa": {
+            **_WIDTHS,
+            **_ROUTED,
+            **_MLA,
+            **_SELECTING,
+            "num_key_value_heads": 4,
+            "first_k_dense_replace": 1,
+            "indexer_types": ["full", "full", "full", "shared"],
+        },
+        "zaya": {**_WIDTHS, **_HEAD, **_EXPERTS, "num_experts_per_tok": 1, "router_hidden_size": 16},
+    }
+)
+
+#: Decoders whose later layers read keys and values of earlier ones, which no state has.
 REFUSED = _builders(
     {
-        "gemma3n_text": {
-            **_WIDTHS,
-            **_HEAD,
-            **_PER_LAYER,
-            "num_kv_shared_layers": 0,
-            "laurel_rank": 4,
-            "intermediate_size": [48] * N_LAYERS,
-            "activation_sparsity_pattern": [0.0] * N_LAYERS,
-        },
+        "gemma3n_shared": {"model_type": "gemma3n_text", **_GEMMA3N, "num_kv_shared_layers": 2},
         "gemma4_text": {**_WIDTHS, **_HEAD, **_PER_LAYER, "num_kv_shared_layers": 2, "global_head_dim": 8},
     }
 )

@@ -25,6 +25,8 @@ from tests.models.families import (
     HYBRIDS,
     N_LAYERS,
     OWN_WAYS,
+    PASSING,
+    STREAMS,
     UNEXPORTABLE,
     tiny,
     write_own_decoder,
@@ -33,7 +35,8 @@ from tests.sentences import Sentences
 
 
 def dense(family: str, tmp_path: Path) -> ModelSpec:
-    (FAMILIES | HYBRIDS | OWN_WAYS | UNEXPORTABLE)[family]().save_pretrained(tmp_path / "dense")
+    families = FAMILIES | HYBRIDS | OWN_WAYS | STREAMS | PASSING | UNEXPORTABLE
+    families[family]().save_pretrained(tmp_path / "dense")
     return ModelSpec(family, str(tmp_path / "dense"))
 
 
@@ -74,6 +77,20 @@ def test_decoders_with_their_own_key_for_the_number_of_layers_are_exported(tmp_p
             )
 
     assert_each(OWN_WAYS, check)
+
+
+def test_states_of_several_streams_and_what_layers_pass_on_are_exported(tmp_path: Path) -> None:
+    def check(family: str) -> None:
+        report = exported(dense(family, tmp_path / family), Mask.of(1), tmp_path / family / "pruned")
+        assert report.max_logit_difference == 0
+        assert report.n_layers == N_LAYERS - 1
+
+    assert_each(STREAMS | PASSING, check)
+
+
+def test_an_export_without_what_a_layer_needs_is_refused(tmp_path: Path, sentences: Sentences) -> None:
+    with sentences.refused(UnsupportedModelError):
+        exported(dense("hy_v4", tmp_path), Mask.of(0, 1, 2), tmp_path / "pruned")
 
 
 def test_a_decoder_with_its_own_code_is_exported(tmp_path: Path, sentences: Sentences) -> None:

@@ -37,7 +37,7 @@ from raysearch.models.stack import LayerStack, predicting
 from raysearch.models.statistics import measure
 from raysearch.models.verification import relative_gap, verify
 from tests.cases import assert_each
-from tests.models.families import FAMILIES, HYBRIDS, VOCABULARY
+from tests.models.families import FAMILIES, HYBRIDS, STREAMS, VOCABULARY
 from tests.sentences import Sentences
 
 TOKENS = np.random.default_rng(7).integers(3, VOCABULARY, size=(2, 9))
@@ -85,16 +85,16 @@ def compare(model: PreTrainedModel) -> None:
 def test_log_probabilities_are_those_of_the_models_own_tail(liger: LigerDouble) -> None:
     def check(family: str) -> None:
         liger.n_tokens.clear()
-        compare((FAMILIES | HYBRIDS)[family]())
+        compare((FAMILIES | HYBRIDS | STREAMS)[family]())
         assert liger.n_tokens[1:] == [BATCH.n_scored] * 2  # the first is the stack's own check
 
-    assert_each([*FAMILIES, *HYBRIDS], check)
+    assert_each([*FAMILIES, *HYBRIDS, *STREAMS], check)
 
 
 def test_the_scale_and_cap_of_a_tail_are_measured() -> None:
     def check(family: str) -> None:
         stack = LayerStack(FAMILIES[family]().bfloat16())
-        head = find_fused_head(stack.model, stack)
+        head = find_fused_head(stack.model, stack, (stack.model.config.hidden_size,))
         assert (head.scale, head.cap, head.projection.bias is not None) == pytest.approx(
             {"granite": (1 / 4, None, False), "cohere": (1 / 16, None, False), "gemma2": (1.0, 30.0, False)}.get(
                 family, (1.0, None, family == "phi")

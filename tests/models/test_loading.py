@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from transformers import (
     PreTrainedTokenizerFast,
 )
 
+from raysearch.cluster.sizing import pool_size
 from raysearch.errors import UnsupportedModelError, UserError
 from raysearch.models.loading import (
     describe,
@@ -34,7 +36,7 @@ from raysearch.models.loading import (
 )
 from raysearch.models.source import locate
 from raysearch.models.spec import ModelSpec
-from tests.models.families import _DELTA, _HEAD, _WIDTHS, FAMILIES, N_LAYERS, VOCABULARY, tiny
+from tests.models.families import _DELTA, _HEAD, _WIDTHS, FAMILIES, N_LAYERS, STREAMS, VOCABULARY, tiny
 from tests.sentences import Sentences
 
 
@@ -75,6 +77,14 @@ def test_describe_counts_tied_weights_once(tmp_path: Path) -> None:
         info = describe(spec(tmp_path / family))
         assert (info.sites.n_layers, info.max_positions) == (N_LAYERS, positions), family
         assert info.parameters == sum(parameter.numel() for parameter in model.parameters()), family
+
+
+def test_the_streams_of_a_state_are_counted(tmp_path: Path) -> None:
+    for family, n_streams in {"llama": 1, "deepseek_v4": 4, "gemma3n_text": 4}.items():
+        (FAMILIES | STREAMS)[family]().save_pretrained(tmp_path / family)
+        info = describe(spec(tmp_path / family))
+        assert (info.hidden_size, info.n_streams) == (32, n_streams), family
+        assert pool_size(info, 1).replica_bytes > pool_size(replace(info, n_streams=n_streams - 1), 1).replica_bytes
 
 
 def test_an_unlimited_number_of_positions_is_none(tmp_path: Path) -> None:

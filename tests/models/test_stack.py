@@ -21,7 +21,7 @@ from raysearch.errors import UnsupportedModelError, UserError
 from raysearch.models.stack import Captured, LayerStack, predicting
 from raysearch.models.verification import relative_gap, verify
 from tests.cases import assert_each
-from tests.models.families import _WIDTHS, FAMILIES, HYBRIDS, N_LAYERS, UNEXPORTABLE, VOCABULARY, tiny
+from tests.models.families import _WIDTHS, FAMILIES, HYBRIDS, N_LAYERS, PASSING, STREAMS, UNEXPORTABLE, VOCABULARY, tiny
 from tests.models.test_verification import items
 from tests.sentences import Sentences
 
@@ -49,6 +49,12 @@ def deleted(model: PreTrainedModel, mask: Mask) -> PreTrainedModel:
         if isinstance(value, list) and len(value) == N_LAYERS:
             setattr(config, key, [value[layer] for layer in kept_layers])
     config.num_hidden_layers = len(kept_layers)
+    if width := getattr(config, "hidden_size_per_layer_input", 0):
+        slices = torch.arange(N_LAYERS * width).view(N_LAYERS, width)[list(kept_layers)].flatten()
+        embeddings = model.get_submodule("model.embed_tokens_per_layer")
+        embeddings.weight = nn.Parameter(embeddings.weight[:, slices], requires_grad=False)
+        projection = model.get_submodule("model.per_layer_model_projection")
+        projection.weight = nn.Parameter(projection.weight[slices], requires_grad=False)
     return model
 
 
@@ -83,6 +89,35 @@ def test_the_walk_equals_the_model_with_the_layers_deleted(dense: Callable[[str]
             assert relative_gap(walked[padding], padded[padding]) <= 1e-6, mask
 
     assert_each([*FAMILIES, *HYBRIDS], check)
+
+
+def test_streams_and_what_layers_pass_on_are_walked() -> None:
+    """They equal the model with the layers deleted: for rows together, and for rows by length each alone."""
+
+    def check(family: str) -> None:
+        model = (STREAMS | PASSING)[family]()
+        stack = LayerStack(model)
+        verify(stack)
+        captured = stack.capture(BATCH.inputs)
+        stack.by_length = True
+        captured_by_length = stack.capture(Batch(TOKENS, SCORED & PADDING, PADDING).inputs)
+        for mask in (Mask(), Mask.of(0), Mask.of(1, 2)):
+            pruned = deleted(model, mask)
+            with torch.inference_mode():
+                plain = pruned(input_ids=torch.tensor(TOKENS), use_cache=False).logits
+                rows = [torch.tensor(ids[real])[None] for ids, real in zip(TOKENS, PADDING, strict=True)]
+                rows_alone = torch.cat([pruned(input_ids=row, use_cache=False).logits[0] for row in rows])
+            assert relative_gap(walk(stack, mask, captured), plain) <= 1e-6, mask
+            walked = walk(stack, mask, captured_by_length)[torch.tensor(PADDING)]
+            assert relative_gap(walked, rows_alone) <= 1e-6, mask
+
+    assert_each(STREAMS | PASSING, check)
+
+
+def test_a_mask_without_what_a_layer_needs_is_refused(sentences: Sentences) -> None:
+    stack = LayerStack(PASSING["hy_v4"]())
+    with sentences.refused(UnsupportedModelError):
+        walk(stack, Mask.of(0, 1, 2))
 
 
 def test_an_error_of_the_first_forward_becomes_one_sentence(
@@ -206,9 +241,9 @@ def test_every_layer_of_the_reference_matters() -> None:
     assert_each(["llama", "gpt2", "gemma3_text", "falcon"], check)
 
 
-@pytest.mark.parametrize("family", ["llama", "gemma3_text", "gpt2", "bloom", "opt"])
+@pytest.mark.parametrize("family", ["llama", "gemma3_text", "gpt2", "bloom", "opt", "deepseek_v4", "gemma3n_text", "zaya"])
 def test_generation_with_a_cache_equals_the_model_with_the_layers_deleted(family: str) -> None:
-    model = FAMILIES[family]()
+    model = (FAMILIES | STREAMS | PASSING)[family]()
     prompt = torch.tensor(TOKENS[:1])
     options = {"max_new_tokens": 8, "do_sample": False, "eos_token_id": None}
     masked: Any
@@ -244,7 +279,7 @@ def test_bypassed_contexts_nest() -> None:
 
 def test_logits_of_chunks_equal_logits_of_all_positions() -> None:
     stack = LayerStack(FAMILIES["gemma2"]())
-    hidden = stack.capture(BATCH.inputs).embedded.flatten(0, 1)
+    hidden = stack.capture(BATCH.inputs).embedded.hidden.flatten(0, 1)
     chunks = torch.cat([stack.logits(chunk) for chunk in hidden.split(5)])
     torch.testing.assert_close(chunks, stack.logits(hidden), rtol=1e-6, atol=1e-6)
 

@@ -14,10 +14,12 @@ from raysearch.calibration.batch import Batch
 from raysearch.calibration.objectives.perplexity import PerplexityObjective
 from raysearch.core.site import Sites
 from raysearch.core.statistic import Statistic
+from raysearch.errors import UnsupportedModelError
 from raysearch.models.stack import LayerStack
 from raysearch.models.statistics import measure
 from tests.cases import assert_each
-from tests.models.families import FAMILIES, N_LAYERS, VOCABULARY
+from tests.models.families import FAMILIES, N_LAYERS, PASSING, STREAMS, VOCABULARY
+from tests.sentences import Sentences
 
 TOKENS = np.random.default_rng(7).integers(3, VOCABULARY, size=(3, 9))
 REAL = np.arange(9)[None, :] < np.array([[9], [5], [7]])
@@ -51,7 +53,8 @@ def watched(stack, gates=None):
             states[index] = args[0].detach().clone(), after.detach().clone()
             if gates is None:
                 return None
-            gated = args[0] + gates[:, index, None, None] * (after - args[0])
+            gates_of_rows = gates[:, index].view(-1, *[1] * (after.ndim - after.shape.index(len(gates)) - 1))
+            gated = args[0] + gates_of_rows * (after - args[0])
             return gated if torch.is_tensor(output) else (gated, *output[1:])
 
         return hook
@@ -78,6 +81,30 @@ def test_block_influence_is_that_of_plain_hidden_states():
     assert_each(NAMES, check)
 
 
+def test_the_streams_of_a_token_are_one_vector():
+    def check(family, rows_axis):
+        stack = LayerStack(STREAMS[family]())
+        with watched(stack) as states_by_layer:
+            plain_losses(stack.model)
+        inputs = [before for before, _ in states_by_layer.values()]
+        states = [
+            state.movedim((rows_axis, rows_axis + 1), (0, 1)).flatten(2).double()
+            for state in [*inputs, states_by_layer[N_LAYERS - 1][1]]
+        ]
+        influences = measured(Statistic.BLOCK_INFLUENCE, stack)
+        angles = measured(Statistic.ANGULAR_DISTANCE_LAST, stack)
+        for sample, length in enumerate(REAL.sum(1)):
+            vectors = [state[sample, :length] for state in states]
+            for layer in range(N_LAYERS):
+                cosines = functional.cosine_similarity(vectors[layer], vectors[layer + 1], dim=-1)
+                assert influences[sample, layer] == pytest.approx(float(1 - cosines.mean()), rel=1e-4, abs=1e-6)
+                angle = float(cosines[-1].arccos()) / np.pi
+                assert angles[sample, layer, layer + 1] == pytest.approx(angle, rel=1e-4, abs=1e-6)
+
+    check("deepseek_v4", 0)
+    check("gemma3n_text", 1)
+
+
 @pytest.mark.parametrize("family", NAMES[:3])
 @pytest.mark.parametrize("statistic", [Statistic.ANGULAR_DISTANCE_LAST, Statistic.ANGULAR_DISTANCE_ALL])
 def test_angular_distances_are_those_of_plain_hidden_states(family, statistic):
@@ -98,8 +125,10 @@ def test_angular_distances_are_those_of_plain_hidden_states(family, statistic):
 
 
 def test_gate_gradients_are_those_of_autograd_through_the_whole_model():
+    families = FAMILIES | STREAMS
+
     def check(family):
-        stack = LayerStack(FAMILIES[family]())
+        stack = LayerStack(families[family]())
         gates = torch.ones(3, N_LAYERS, requires_grad=True)
         with watched(stack, gates):
             (expected,) = torch.autograd.grad(plain_losses(stack.model).sum(), gates)
@@ -107,7 +136,12 @@ def test_gate_gradients_are_those_of_autograd_through_the_whole_model():
         rows = measured(Statistic.GATE_GRADIENTS, stack)
         np.testing.assert_allclose(rows, expected.numpy(), rtol=1e-3, atol=1e-6 * float(expected.abs().max()) + 1e-7)
 
-    assert_each(FAMILIES, check)
+    assert_each(families, check)
+
+
+def test_gradients_through_other_numbers_between_layers_are_refused(sentences: Sentences):
+    with sentences.refused(UnsupportedModelError):
+        measured(Statistic.GATE_GRADIENTS, LayerStack(PASSING["zaya"]()))
 
 
 @pytest.mark.parametrize("family", NAMES)

@@ -13,7 +13,7 @@ from raysearch.models import verification
 from raysearch.models.stack import LayerStack
 from raysearch.models.verification import dense_states, packs, relative_gap, rows_interact, verify
 from tests.cases import assert_each
-from tests.models.families import BY_LENGTH, FAMILIES, HYBRIDS, REFUSED, VOCABULARY, tiny
+from tests.models.families import BY_LENGTH, FAMILIES, HYBRIDS, PASSING, REFUSED, STREAMS, VOCABULARY, tiny
 from tests.sentences import Sentences
 
 #: Families whose layers attend to fewer tokens than a packed row has here, or that accept no positions.
@@ -120,22 +120,26 @@ def test_rows_that_depend_on_the_batch_are_detected() -> None:
     random = np.random.default_rng(0)
     rows = [random.integers(3, VOCABULARY, size=length) for length in (5, 30, 33)]
 
+    families = BY_LENGTH | FAMILIES | HYBRIDS | STREAMS | PASSING
+    interacting = {*BY_LENGTH, "deepseek_v4", "hy_v4", "glm_moe_dsa"}
+
     def check(family: str) -> None:
         for dtype in (torch.float32, torch.bfloat16):
-            stack = LayerStack((BY_LENGTH | FAMILIES | HYBRIDS)[family]().to(dtype))  # type: ignore[arg-type]
-            assert rows_interact(stack, rows) is (family in BY_LENGTH), dtype
-            if family in BY_LENGTH:
+            stack = LayerStack(families[family]().to(dtype))  # type: ignore[arg-type]
+            assert rows_interact(stack, rows) is (family in interacting), dtype
+            if family in interacting:
                 assert not rows_interact(stack, [rows[0], rows[0][:4]][::-1]), "short rows do not interact"
 
-    assert_each([*BY_LENGTH, *FAMILIES, *HYBRIDS], check)
+    assert_each(families, check)
 
 
 def test_rows_that_depend_on_the_batch_are_detected_without_a_setting() -> None:
     random = np.random.default_rng(0)
     rows = [random.integers(3, VOCABULARY, size=length) for length in (5, 30, 33)]
-    stack = LayerStack(BY_LENGTH["deepseek_v32"]())
-    stack.model.config.index_topk = 99  # the indexers have their own value
-    assert rows_interact(stack, rows)
+    for build in (BY_LENGTH["deepseek_v32"], STREAMS["deepseek_v4"], PASSING["hy_v4"]):
+        stack = LayerStack(build())
+        stack.model.config.index_topk = 99  # the indexers have their own value
+        assert rows_interact(stack, rows), stack.kind
 
 
 def test_a_wrong_state_with_a_large_channel_is_detected(monkeypatch: pytest.MonkeyPatch) -> None:

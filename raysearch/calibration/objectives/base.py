@@ -34,7 +34,10 @@ _FLOATS_AT_ONCE = {"cpu": 2**19, "cuda": 2**27}
 
 
 class Head(Protocol):
-    """The model's own tail: the final norm, the output projection, and the steps after it (soft-capping, scaling)."""
+    """The model's own tail: the final norm, the output projection, and the steps after it (soft-capping, scaling).
+
+    In a model with several streams, a hidden state that enters it is [streams, d] for each position, not [d].
+    """
 
     @property
     def vocab_size(self) -> int:
@@ -111,10 +114,10 @@ class StateObjective(Objective):
         """Return the loss of each sample of a shard.
 
         Args:
-            states: The state that predicts each scored token, after the last kept layer, [n, d].
+            states: The state that predicts each scored token, after the last kept layer, [n, d], or [n, streams, d].
             batch: The shard's samples.
             head: Turns states into logits.
-            dense: The same states of the dense model, [n, d]; None unless the objective compares.
+            dense: The same states of the dense model; None unless the objective compares.
 
         Returns:
             Float64, [B], on the states' device, so that the caller need not wait for a GPU; differentiable in `states`
