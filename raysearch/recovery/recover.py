@@ -28,7 +28,7 @@ from raysearch.models.export import check_destination
 from raysearch.models.loading import quiet
 from raysearch.models.source import gguf_file, locate
 from raysearch.models.spec import ModelSpec
-from raysearch.recovery.checkpoint import write_card, written_by
+from raysearch.recovery.checkpoint import why_not_replaced, write_card, written_by
 from raysearch.recovery.progress import timed
 from raysearch.recovery.prompts import LeftOut, Question, TrainingRow, n_to_train_on, row_of, usable_rows
 from raysearch.recovery.recovery_record import RecoveryRecord, recoveries_of, write_recovery
@@ -157,7 +157,7 @@ def _recover(recovery: PlannedRecovery, out: Path, overwrite: bool, observer: Ob
             recovered=assessed.recovered,
             seconds=time.monotonic() - started,
         )
-        write_card(out, out.name, evidence, result.numbers)
+        write_card(out, out.name, evidence, result.numbers, not_replaced=why_not_replaced(out))
     return result
 
 
