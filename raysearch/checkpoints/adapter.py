@@ -19,6 +19,8 @@ from raysearch.errors import UserError
 
 ADAPTER_CONFIG = "adapter_config.json"
 ADAPTER_WEIGHTS = "adapter_model.safetensors"
+#: The folder in an export with the adapter for the pruned model.
+ADAPTER_FOLDER = "adapter"
 _PREFIX = "base_model.model."  # of the names of an adapter's tensors
 _REMEDY = "merge it by peft's merge_and_unload, and search the merged model"
 

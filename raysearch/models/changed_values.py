@@ -13,7 +13,7 @@ from transformers import PreTrainedModel
 from raysearch.checkpoints.changed_values import names_in_files, with_values
 from raysearch.checkpoints.checkpoint import Checkpoint
 from raysearch.checkpoints.quiet import quiet
-from raysearch.checkpoints.safetensors_file import read_header
+from raysearch.checkpoints.safetensors_file import FileTensor, read_header
 
 #: The dtypes of weights that are not quantised, by their names in safetensors files.
 _PLAIN = {"F64": torch.float64, "F32": torch.float32, "BF16": torch.bfloat16, "F16": torch.float16}
@@ -52,7 +52,7 @@ def with_values_of(
     files = sorted(scratch.glob("*.safetensors"))
     saved_names = [tensor.name for file in files for tensor in read_header(file)[1]]
     names = names_in_files(saved_names, list(tensors), n_layers)
-    saved = {}
+    saved: dict[str, FileTensor] = {}
     for file in files:
         _cast(file, {name: tensors[names[name]].dtype for name in saved_names if names[name] in tensors})
         saved |= {names[tensor.name]: tensor for tensor in read_header(file)[1]}

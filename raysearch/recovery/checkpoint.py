@@ -14,7 +14,7 @@ from typing import Any
 from peft import PeftModel
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 
-from raysearch.checkpoints.adapter import Adapter
+from raysearch.checkpoints.adapter import ADAPTER_FOLDER, Adapter
 from raysearch.checkpoints.checkpoint import CONFIG, Checkpoint, read_json
 from raysearch.checkpoints.config_file import write_config
 from raysearch.checkpoints.pruning import PrunedCheckpoint
@@ -34,8 +34,6 @@ from raysearch.models.vllm import misread_by_vllm
 from raysearch.recovery.recovery_record import ThreeNumbers, Training
 from raysearch.recovery.spec import RecoveryOptions
 from raysearch.text.redaction import redact, redacted
-
-_ADAPTER = "adapter"
 
 
 @dataclass(frozen=True)
@@ -102,7 +100,7 @@ def write_checkpoint(model: ModelSpec, trained: Path, out: Path, evidence: Recov
         expected = probe_logits(tuned.eval())
         if not is_full:
             tuned = tuned.merge_and_unload()
-            _write_adapter(trained, folder / _ADAPTER)
+            _write_adapter(trained, folder / ADAPTER_FOLDER)
         names = [name for name, _ in tuned.named_parameters()]
         parameters = names if is_full else Adapter.open(trained).parameters_in(names)
         not_replaced = _write_files(tuned, parameters, model, folder, trained.parent, evidence)
@@ -235,7 +233,7 @@ def write_card(
         auto_class="AutoModelForCausalLM",
         misread=misread_by_llama_cpp(folder, evidence.mask, evidence.sites),
         misread_by_vllm=misread_by_vllm(folder, evidence.mask, evidence.sites),
-        has_adapter=(folder / _ADAPTER).is_dir(),
+        has_adapter=(folder / ADAPTER_FOLDER).is_dir(),
         not_replaced=not_replaced,
     )
     write_atomically(folder / "README.md", redact(card))

@@ -80,7 +80,8 @@ def recover_search(
     remove_copies(recovery.folder, recovery.spec.options)
     model = recovery.search.evaluation.model
     folders = [recovery.folder] if model.cache is None else [recovery.folder, model.cache]
-    return replace(result, is_gguf=gguf_file(model) is not None, left=sizes_of_folders(folders))
+    is_gguf = gguf_file(model) is not None and model.adapter is None
+    return replace(result, is_gguf=is_gguf, left=sizes_of_folders(folders))
 
 
 def recover_in_study(

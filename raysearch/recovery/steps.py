@@ -111,7 +111,8 @@ class PlannedRecovery:
             The specification of the model, in the dtype of the folder's config.
         """
         model = self.search.evaluation.model
-        return replace(model, name=f"{model.label} {suffix}".rstrip(), path=str(folder), dtype="auto", revision=None)
+        name = f"{model.label} {suffix}".rstrip()
+        return replace(model, name=name, path=str(folder), dtype="auto", revision=None, adapter=None)
 
     @functools.cached_property
     def prompts(self) -> Prompts:

@@ -79,7 +79,7 @@ def train(pruned: Path, trained: Path, method: str, targets: list[str]) -> Any:
         return loaded.merge_and_unload()
     with torch.no_grad():
         for parameter in model.parameters():
-            parameter += 0.05 * torch.randn_like(parameter)
+            parameter.add_(0.05 * torch.randn_like(parameter))
     model.save_pretrained(trained)
     return model
 
@@ -95,9 +95,13 @@ def write(pruned: Path, trained: Path, out: Path, method: Any) -> None:
 
 def parts(weights: dict[str, Tensor], kind: str) -> dict[str, Tensor]:
     """Return the tensors that training does not reach."""
-    beginnings = {"glm4_moe": "model.layers.4.", "qwen3_5": ("mtp.", "model.visual."), "gpt2": "nothing"}
-    others = beginnings.get(kind, ("vision_model.", "multi_modal_projector."))
-    return {name: values for name, values in weights.items() if name.startswith(others)}
+    beginnings: dict[str, tuple[str, ...]] = {
+        "glm4_moe": ("model.layers.4.",),
+        "qwen3_5": ("mtp.", "model.visual."),
+        "llama4": ("vision_model.", "multi_modal_projector."),
+        "gpt2": (),
+    }
+    return {name: values for name, values in weights.items() if name.startswith(beginnings[kind])}
 
 
 @pytest.mark.parametrize("method", ["lora", "full"])
