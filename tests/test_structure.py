@@ -45,7 +45,7 @@ EDGES = {
     "math_verify": ("generation/scoring.py",),
     "rouge_score": ("generation/scoring.py",),
     "nltk": ("generation/diagnostics.py",),
-    "peft": ("recovery/",),
+    "peft": ("models/adapter.py", "recovery/"),
     "trl": ("recovery/trainer.py",),
     "bitsandbytes": ("recovery/trainer.py",),
     "liger_kernel": ("models/fused_head.py",),

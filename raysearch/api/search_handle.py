@@ -185,6 +185,7 @@ class Search:
         remove: int | None = None,
         overwrite: bool = False,
         prompt: str | None = None,
+        without_adapter: bool = False,
         push: str | None = None,
         public: bool = False,
     ) -> ExportResult:
@@ -197,6 +198,7 @@ class Search:
             remove: Export the best mask of so many layers; None for the search's result.
             overwrite: Replace an existing export.
             prompt: A text for both models to continue, as a spot check.
+            without_adapter: Write the model without the adapter that was merged for the search (``model.adapter``).
             push: A repository of the Hugging Face Hub, ``OWNER/NAME``, to upload the export to.
             public: Make the repository public; new repositories are private by default.
 
@@ -214,7 +216,16 @@ class Search:
         record = self.record
         spec = build.recorded_search(record.config)
         folder = as_path("--out", out)
-        return export_search(record, spec, folder, remove=remove, overwrite=overwrite, prompt=prompt, push=repository)
+        return export_search(
+            record,
+            spec,
+            folder,
+            remove=remove,
+            overwrite=overwrite,
+            prompt=prompt,
+            without_adapter=checked(bool, "--without-adapter", without_adapter),
+            push=repository,
+        )
 
     def export_gguf(
         self,
@@ -223,6 +234,7 @@ class Search:
         source: PathLike | None = None,
         remove: int | None = None,
         overwrite: bool = False,
+        without_adapter: bool = False,
         push: str | None = None,
         public: bool = False,
     ) -> GGUFExport:
@@ -235,6 +247,7 @@ class Search:
             source: A GGUF file of the same model, in any quantisation; None for the file that was searched.
             remove: Export the best mask of so many layers; None for the search's result.
             overwrite: Replace an existing file.
+            without_adapter: Write the model without the adapter that was merged for the search (``model.adapter``).
             push: A repository of the Hugging Face Hub, ``OWNER/NAME``, to upload the file to.
             public: Make the repository public; new repositories are private by default.
 
@@ -254,7 +267,14 @@ class Search:
         file = as_path("--gguf", out)
         source_file = None if source is None else as_path("--from", source)
         return export_search_as_gguf(
-            record, spec, file, source=source_file, remove=remove, overwrite=overwrite, push=repository
+            record,
+            spec,
+            file,
+            source=source_file,
+            remove=remove,
+            overwrite=overwrite,
+            without_adapter=checked(bool, "--without-adapter", without_adapter),
+            push=repository,
         )
 
     def export_recovered(

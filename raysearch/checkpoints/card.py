@@ -44,6 +44,7 @@ class Evidence:
     search_s: float
     search_id: str  #: the search's name in the ledger: ``greedy-m5-3fa2c1d0``
     version: str  #: of raysearch
+    adapter: str | None = None  #: the name of the adapter that was merged for the search
 
 
 @dataclass(frozen=True)
@@ -56,6 +57,7 @@ class Pruned:
     parameters: int
     dtype: str  #: of the weights, e.g. ``bfloat16``
     source: str | None  #: the dense model's hub id, for transformers and mergekit; None for local files
+    is_merged: bool = False  #: whether an adapter is merged into the weights
 
 
 def mergekit_yaml(pruned: Pruned) -> str:
@@ -85,6 +87,7 @@ def model_card(
     source_fields: Mapping[str, str] | None = None,
     misread: str | None = None,
     misread_by_vllm: str | None = None,
+    has_adapter: bool = False,
 ) -> str:
     """Return the README.md of an exported checkpoint.
 
@@ -98,6 +101,7 @@ def model_card(
         source_fields: The fields of the dense model's card that also hold for the checkpoint, see `fields_of_card`.
         misread: Why llama.cpp would run another model, see `raysearch.checkpoints.llama_cpp.misread_by_llama_cpp`.
         misread_by_vllm: Why vLLM would run another model, see `raysearch.checkpoints.vllm.misread_by_vllm`.
+        has_adapter: Whether the export has the adapter for the pruned model without it.
 
     Returns:
         The text, in Markdown with a header in YAML.
@@ -120,6 +124,7 @@ def model_card(
         source_fields=source_fields or {},
         misread=misread,
         misread_by_vllm=misread_by_vllm,
+        has_adapter=has_adapter,
     )
 
 

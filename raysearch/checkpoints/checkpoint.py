@@ -6,7 +6,6 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -22,9 +21,9 @@ _WEIGHT_FILES = re.compile(
     r".*\.(safetensors|bin|pt|pth|ckpt|gguf|ggml|onnx|onnx_data|msgpack|h5|tflite|ot|npz|mlmodel|nemo)"
     r"|.*\.(safetensors|bin)\.index\.json"
 )
-#: Folders with copies of the dense model in other formats, or with what a training has left.
+#: Folders with copies of the dense model in other formats, with an adapter, or with what a training has left.
 _OTHER_FOLDERS = re.compile(
-    r"original|onnx|openvino|coreml|metal|checkpoint-\d+|global_step\d+|runs|logs|wandb|__pycache__"
+    r"original|onnx|openvino|coreml|metal|adapter|checkpoint-\d+|global_step\d+|runs|logs|wandb|__pycache__"
 )
 #: Files that describe the dense model as a repository. An export has its own.
 _OF_THE_REPOSITORY = ("README.md", "raysearch.json", "mergekit.yaml", "checksums.json")
@@ -40,6 +39,7 @@ class Checkpoint:
         tensors: The tensors of the model, in the order of their files and places.
         metadata: The metadata of the files, such as ``{"format": "pt"}``.
         index_metadata: The metadata of the index, except sizes; empty without an index.
+        file_bytes: The size of the tensors of each file, in bytes.
     """
 
     folder: Path
@@ -47,6 +47,7 @@ class Checkpoint:
     tensors: Sequence[FileTensor]
     metadata: Mapping[str, str]
     index_metadata: Mapping[str, Any]
+    file_bytes: Sequence[int]
 
     @classmethod
     def open(cls, folder: Path) -> Checkpoint:
@@ -80,20 +81,20 @@ class Checkpoint:
                 f"{folder / INDEX} names {name}, which {(weight_map or {})[name]} does not hold; complete the download"
             )
         index_metadata = {key: value for key, value in (index.get("metadata") or {}).items() if key != "total_size"}
-        return cls(folder, config, tensors, metadata, index_metadata)
+        sizes: dict[Path, int] = {}
+        for tensor in tensors:
+            sizes[tensor.file] = sizes.get(tensor.file, 0) + tensor.n_bytes
+        return cls(folder, config, tensors, metadata, index_metadata, tuple(sizes.values()))
 
-    @cached_property
+    @property
     def largest_file_bytes(self) -> int:
         """The size of the tensors in the largest file, in bytes."""
-        sizes: dict[Path, int] = {}
-        for tensor in self.tensors:
-            sizes[tensor.file] = sizes.get(tensor.file, 0) + tensor.n_bytes
-        return max(sizes.values(), default=0)
+        return max(self.file_bytes, default=0)
 
     @property
     def in_shards(self) -> bool:
         """Whether the tensors lie in files that an index names."""
-        return len({tensor.file for tensor in self.tensors}) > 1
+        return len(self.file_bytes) > 1
 
     def other_files(self) -> list[Path]:
         """Return the paths, relative to the folder, of the files that an export copies as they are.

@@ -39,6 +39,11 @@ def checkpoint_lines(export: ExportResult, out: Path, prompt: str | None, public
         else f"vLLM would run another model: it {export.misread_by_vllm}.",
         *_pushed(export.url, public),
     ]
+    if export.adapter is not None:
+        lines.append(
+            f"Adapter: {quote(str(out.expanduser() / export.adapter.name))}, for the model that "
+            "export --without-adapter writes."
+        )
     if prompt is not None:
         lines += [f"Before: {prompt}{export.before}", f"After:  {prompt}{export.after}"]
     return lines

@@ -140,6 +140,9 @@ def export(
     remove: Remove = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an existing export.")] = False,
     recovered: Annotated[bool, typer.Option("--recovered", help="Export the model that recover wrote last.")] = False,
+    without_adapter: Annotated[
+        bool, typer.Option("--without-adapter", help="Leave out the adapter that was merged (model.adapter).")
+    ] = False,
     prompt: Annotated[str | None, typer.Option(help="Continue this text with the dense and the pruned model.")] = None,
     push: Annotated[
         str | None,
@@ -173,6 +176,8 @@ def export(
             raise UserError("--prompt is not offered with --recovered; leave it out")
         if recovered and push is not None and gguf is not None:
             raise UserError("--push is not offered with --recovered; leave it out")
+        if recovered and without_adapter:
+            raise UserError("--without-adapter is not offered with --recovered; leave it out")
         search = open_store(store_path).search(name)
         if recovered and gguf is not None:
             healed = search.export_recovered_gguf(gguf, source=source, remove=remove, overwrite=overwrite)
@@ -181,10 +186,26 @@ def export(
             copied = search.export_recovered(out, remove=remove, overwrite=overwrite, push=push, public=public)
             answers.answer(copied, *export_lines.recovered_lines(copied, out, public))
         elif gguf is not None:
-            file = search.export_gguf(gguf, source=source, remove=remove, overwrite=overwrite, push=push, public=public)
+            file = search.export_gguf(
+                gguf,
+                source=source,
+                remove=remove,
+                overwrite=overwrite,
+                without_adapter=without_adapter,
+                push=push,
+                public=public,
+            )
             answers.answer(file, *export_lines.gguf_lines(file, gguf, public))
         elif out is not None:
-            checkpoint = search.export(out, remove=remove, overwrite=overwrite, prompt=prompt, push=push, public=public)
+            checkpoint = search.export(
+                out,
+                remove=remove,
+                overwrite=overwrite,
+                prompt=prompt,
+                without_adapter=without_adapter,
+                push=push,
+                public=public,
+            )
             answers.answer(checkpoint, *export_lines.checkpoint_lines(checkpoint, out, prompt, public))
 
 

@@ -138,9 +138,9 @@ def remark_notes(remarks: Mapping[str, Any]) -> list[str]:
 
 
 def _export_commands(result: SearchResult) -> list[str]:
-    """Return the commands that export the mask; first as a GGUF file if the model is one."""
+    """Return the commands that export the mask; first as a GGUF file if the model is one, without an adapter."""
     path = result.settings.model_path
-    is_gguf = path.startswith("installed:") or path.lower().endswith(".gguf")
+    is_gguf = (path.startswith("installed:") or path.lower().endswith(".gguf")) and result.settings.adapter is None
     options = ["--gguf pruned.gguf", "--out pruned-model"] if is_gguf else ["--out pruned-model"]
     return [f"export {result.search_id} {option}" for option in options]
 

@@ -90,16 +90,18 @@ class ReplicaStarter:
     def _sends_weights(self) -> bool:
         """Return whether this process reads the weights and sends them; if not, each replica reads the model's files.
 
-        A copy of a GGUF file is not sent, because all replicas of this machine map it. A model on GPUs is sent only if
-        it is a folder of this machine and replicas may be on others. Code of a hub's model is not sent, so replicas on
-        other machines download the model with its code.
+        A copy of a GGUF file is not sent, because all replicas of this machine map it, except with an adapter, whose
+        merged weights are in memory only. A model on GPUs is sent only if it is a folder of this machine, or has such
+        an adapter, and replicas may be on others. Code of a hub's model is not sent, so replicas on other machines
+        download the model with its code.
         """
         model = self.model
+        has_adapter = model.adapter is not None
         if not self.cluster.spans_machines:
-            return not model.on_gpu and not model.is_copy
+            return not model.on_gpu and (has_adapter or not model.is_copy)
         if model.is_hub and model.trust_remote_code:
             return False
-        return not model.on_gpu or (self.cluster.is_remote and not model.is_hub)
+        return not model.on_gpu or (self.cluster.is_remote and (has_adapter or not model.is_hub))
 
 
 @dataclass(frozen=True)

@@ -16,6 +16,7 @@ from tempfile import TemporaryDirectory
 
 from filelock import FileLock
 
+from raysearch.checkpoints.adapter import ADAPTER_FOLDER
 from raysearch.checkpoints.card import (
     RECORD,
     Evidence,
@@ -60,6 +61,7 @@ class ExportResult:
         after: The reloaded checkpoint's continuation of it; None without a prompt.
         search_id: The search that found the mask; None if there is no such search.
         misread_by_vllm: Why vLLM would run another model, see `raysearch.checkpoints.vllm.misread_by_vllm`.
+        adapter: The folder of the adapter for the pruned model without it; None if there is none.
         url: The address of the repository on the Hugging Face Hub; None if the checkpoint was not pushed.
     """
 
@@ -72,6 +74,7 @@ class ExportResult:
     after: str | None
     search_id: str | None
     misread_by_vllm: str | None = None
+    adapter: Path | None = None
     url: str | None = None
 
 
@@ -80,7 +83,8 @@ def export_checkpoint(
 ) -> ExportResult:
     """Write the model without the mask's layers as an ordinary checkpoint, and verify it on the CPU.
 
-    A model that does not fit into the memory is verified by its files alone.
+    A model that does not fit into the memory is verified by its files alone. An adapter is merged in memory; next to
+    the merged checkpoint it is written for the pruned model without it.
 
     Args:
         spec: The dense model. Its dtype is that of the verification; its device and attention are ignored.
@@ -94,8 +98,8 @@ def export_checkpoint(
         The written checkpoint and its verification.
 
     Raises:
-        UserError: `out` holds something else or cannot be written, the model cannot be loaded, or there is a prompt but
-            no tokenizer.
+        UserError: `out` holds something else or cannot be written, the model cannot be loaded, there is a prompt but
+            no tokenizer, or the model has an adapter and does not fit into the memory.
         UnsupportedModelError: The reloaded checkpoint differs from the masked model: its layers depend on their places,
             and no config can express how.
     """
@@ -107,10 +111,19 @@ def export_checkpoint(
     runs = fits_in_memory(info)
     if prompt is not None and not runs:
         raise UserError(f"--prompt={prompt}: {spec.name} does not fit into the memory to continue it; leave it out")
+    if spec.adapter is not None and not runs:
+        raise UserError(
+            f"model.adapter={spec.adapter}: {spec.name} does not fit into the memory to merge it; export it with "
+            "--without-adapter"
+        )
     if prompt is not None:
         load_tokenizer(located)
+    kept_layers = sites.kept_layers(mask)
     with replacing(out) as folder, safetensors_folder(located) as source:
-        checkpoint = write_files(folder, source, sites.kept_layers(mask), sites.n_layers, located.trust_remote_code)
+        if located.adapter is None:
+            checkpoint = write_files(folder, source, kept_layers, sites.n_layers, located.trust_remote_code)
+        else:
+            checkpoint = _write_merged(folder, source, located, kept_layers, sites.n_layers)
         if located.digest is not None:  # transformers has written the tokenizer of a GGUF file
             mend_tokenizer_config(folder)
         if runs:
@@ -121,12 +134,14 @@ def export_checkpoint(
             proof = prove_by_files(folder, checkpoint, info, mask, located.trust_remote_code)
         # A local path is of no use to other people.
         name = located.path if located.is_hub else None
-        pruned = Pruned(mask, sites, proof.parameters_dense, proof.parameters, proof.dtype, name)
+        is_merged = located.adapter is not None
+        pruned = Pruned(mask, sites, proof.parameters_dense, proof.parameters, proof.dtype, name, is_merged)
         _write_documents(folder, out.name, pruned, evidence, proof, source)
         misread = misread_by_vllm(folder, mask, sites)
+        has_adapter = (folder / ADAPTER_FOLDER).is_dir()
     return ExportResult(
         out=out,
-        n_layers=len(sites.kept_layers(mask)),
+        n_layers=len(kept_layers),
         parameters=proof.parameters,
         parameters_dense=proof.parameters_dense,
         max_logit_difference=proof.max_logit_difference,
@@ -134,6 +149,7 @@ def export_checkpoint(
         after=proof.after,
         search_id=evidence.search_id,
         misread_by_vllm=misread,
+        adapter=out / ADAPTER_FOLDER if has_adapter else None,
     )
 
 
@@ -157,8 +173,39 @@ def safetensors_folder(model: LocatedModel) -> Iterator[Path]:
         yield Path(temporary)
 
 
+def _write_merged(
+    folder: Path, source: Path, model: LocatedModel, kept_layers: Sequence[int], n_layers: int
+) -> PrunedCheckpoint:
+    """Write the files of a model with its adapter without some layers, and the adapter for the model without it.
+
+    Args:
+        folder: An empty folder.
+        source: The folder of the dense model.
+        model: The model, with its adapter.
+        kept_layers: The indices of the kept layers in the dense model, ascending.
+        n_layers: N, the layers of the dense model.
+
+    Returns:
+        What was written.
+    """
+    from raysearch.models.adapter_export import MergedModel  # imports torch
+
+    scratch = folder / ".merged"
+    merged = MergedModel.of(model, source, n_layers, scratch)
+    checkpoint = write_files(folder, source, kept_layers, n_layers, model.trust_remote_code, with_values=merged.files)
+    shutil.rmtree(scratch)
+    merged.write_adapter(folder, kept_layers)
+    return checkpoint
+
+
 def write_files(
-    folder: Path, source: Path, kept_layers: Sequence[int], n_layers: int, trust_remote_code: bool
+    folder: Path,
+    source: Path,
+    kept_layers: Sequence[int],
+    n_layers: int,
+    trust_remote_code: bool,
+    *,
+    with_values: Checkpoint | None = None,
 ) -> PrunedCheckpoint:
     """Write the files of a checkpoint without some layers. torch is not imported.
 
@@ -168,6 +215,7 @@ def write_files(
         kept_layers: The indices of the kept layers in the dense model, ascending.
         n_layers: N, the layers of the dense model.
         trust_remote_code: Whether code of the checkpoint may run, to read its config.
+        with_values: The dense model with other values of some tensors; None for those of its files.
 
     Returns:
         What was written.
@@ -176,7 +224,7 @@ def write_files(
         UserError: The files of the dense model cannot be read.
         UnsupportedModelError: No config can describe the kept layers, or the tensors have names of an unknown form.
     """
-    pruned = PrunedCheckpoint.of(Checkpoint.open(source), kept_layers, n_layers)
+    pruned = PrunedCheckpoint.of(with_values or Checkpoint.open(source), kept_layers, n_layers)
     pruned.write(folder)
     write_config_without_torch(
         folder,
@@ -238,12 +286,11 @@ def _write_documents(
         source_fields=fields_of_card(source),
         misread=misread_by_llama_cpp(folder, pruned.mask, pruned.sites),
         misread_by_vllm=misread_by_vllm(folder, pruned.mask, pruned.sites),
+        has_adapter=(folder / ADAPTER_FOLDER).is_dir(),
     )
-    documents = {
-        "README.md": redact(card),
-        "mergekit.yaml": redact(mergekit_yaml(pruned)),
-        RECORD: export_record(pruned.mask, pruned.sites, evidence),
-    }
+    documents = {"README.md": redact(card), RECORD: export_record(pruned.mask, pruned.sites, evidence)}
+    if not pruned.is_merged:
+        documents["mergekit.yaml"] = redact(mergekit_yaml(pruned))
     for file, text in documents.items():
         (folder / file).write_text(text, encoding="utf-8")
 

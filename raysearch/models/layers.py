@@ -172,8 +172,8 @@ class Convention:
 def layer_lists(model: PreTrainedModel) -> list[nn.ModuleList]:
     """Return the lists of modules that may be the stack of layers, at least one.
 
-    They have as many modules as the text config has layers, and these have parts: a list of projections is no stack. If the config does not give that number, the result is the
-    list with the most parameters.
+    They have as many modules as the text config has layers, and these have parts: a list of projections is no stack. If
+    the config does not give that number, the result is the list with the most parameters.
 
     Raises:
         UnsupportedModelError: The model has no list of modules.

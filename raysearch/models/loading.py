@@ -12,6 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from raysearch.checkpoints.adapter import ADAPTER_CONFIG, ADAPTER_WEIGHTS
 from raysearch.checkpoints.config_rules import n_image_layers
 from raysearch.checkpoints.quiet import quiet as quiet
 from raysearch.checkpoints.side_files import TEXT_FILES
@@ -100,7 +101,9 @@ def load_tokenizer(model: LocatedModel) -> PreTrainedTokenizerBase:
 
 
 def load_model(model: LocatedModel, device: str | None = None) -> PreTrainedModel:
-    """Load the model in eval mode, with parameters that need no gradients.
+    """Load the model in eval mode, with parameters that need no gradients. Its adapter, if it has one, is merged.
+
+    An adapter is merged in the dtype of the model's files, as in a checkpoint; the dtype of the model is set then.
 
     Args:
         model: The model.
@@ -113,7 +116,22 @@ def load_model(model: LocatedModel, device: str | None = None) -> PreTrainedMode
         UserError: As `load_config`, or the weights are incomplete, corrupt or pickled.
         UnsupportedModelError: As `load_config`, or the weights have other names than the model's class expects.
     """
-    return gguf.read_or_keep(model, lambda files: _read_model(files, device or model.device), _write)
+    device = device or model.device
+    if model.adapter is None:
+        return gguf.read_or_keep(model, lambda files: _read_model(files, device), _write)
+    import torch
+
+    from raysearch.models.adapter import merge_adapter
+
+    dtype = model.dtype if model.digest is not None else "auto"
+    read = replace(model, dtype=dtype)
+    merged = merge_adapter(gguf.read_or_keep(read, lambda files: _read_model(files, "cpu"), _write), model)
+    file_dtype, dtype_in_memory = (resolve_dtype(name, merged.config) for name in (dtype, model.dtype))
+    for parameter in merged.parameters():
+        if parameter.dtype == file_dtype:
+            parameter.data = parameter.data.to(dtype_in_memory)
+    torch.nn.Module.to(merged, device)
+    return merged
 
 
 def _read_model(model: LocatedModel, device: str) -> PreTrainedModel:
@@ -157,7 +175,7 @@ def _read_model(model: LocatedModel, device: str) -> PreTrainedModel:
 
 
 def write_as_safetensors(model: LocatedModel, folder: Path) -> None:
-    """Write the model of a GGUF file, and its tokenizer, to a folder.
+    """Write the model of a GGUF file without its adapter, and its tokenizer, to a folder.
 
     Args:
         model: The model.
@@ -166,7 +184,8 @@ def write_as_safetensors(model: LocatedModel, folder: Path) -> None:
     Raises:
         UserError: The file cannot be read, or the tokenizer cannot be written so that it stays the same.
     """
-    _write(load_model(model), model, folder)
+    base = replace(model, adapter=None)
+    _write(load_model(base), base, folder)
 
 
 def _write(loaded: PreTrainedModel, model: LocatedModel, folder: Path) -> None:
@@ -214,7 +233,7 @@ def describe(spec: ModelSpec) -> ModelInfo:
     """Locate a model, and return its sizes, which follow from its config. No weight is downloaded or read.
 
     Raises:
-        UserError: As `locate` and `load_config`.
+        UserError: As `locate` and `load_config`, or the adapter does not fit the model.
         UnsupportedModelError: As `load_config`, or the model has no stack of layers.
     """
     from raysearch.core.json import from_json, to_record  # imports pydantic, which a replica does not need
@@ -225,6 +244,8 @@ def describe(spec: ModelSpec) -> ModelInfo:
         return _describe(model)
     cache = FileCache(model.cache)
     key = {"model sizes": identity, "dtype": model.dtype, "attention": model.attention}
+    if model.adapter is not None:
+        key["adapter"] = adapter_digest(model)
     if (cached := cache.get(key)) is not None:
         return replace(from_json(ModelInfo, cached.decode()), model=model)
     info = _describe(model)
@@ -250,7 +271,7 @@ def _describe(model: LocatedModel) -> ModelInfo:
     head = skeleton.get_output_embeddings()
     embedding: Any = skeleton.get_input_embeddings()
     positions = getattr(text, "max_position_embeddings", getattr(text, "max_seq_len", None))
-    return ModelInfo(
+    info = ModelInfo(
         model=model,
         sites=sites_of(layers),
         parameters=_count(skeleton),
@@ -262,6 +283,11 @@ def _describe(model: LocatedModel) -> ModelInfo:
         dtype=str(resolve_dtype(model.dtype, config)).removeprefix("torch."),
         n_image_layers=n_image_layers(config.to_dict()),
     )
+    if model.adapter is not None:
+        from raysearch.models.adapter import check_adapter
+
+        check_adapter(model, skeleton)
+    return info
 
 
 def load_random_layers(info: ModelInfo, layers: Sequence[int]) -> PreTrainedModel:
@@ -314,14 +340,25 @@ def _build(model: LocatedModel, config: PreTrainedConfig, device: str, **options
 def fingerprint(model: LocatedModel) -> str:
     """Return the fingerprint of a model: the commit of a hub id, otherwise the SHA-256 of all files that decide a loss.
 
-    Hashing reads every byte once, which takes less than a second for a small model and minutes for hundreds of
-    gigabytes.
+    With an adapter, it depends on the adapter's files, too. Hashing reads every byte once, which takes less than a
+    second for a small model and minutes for hundreds of gigabytes.
 
     Raises:
         UserError: As `load_config`.
     """
     code = ["**/*.py"] if model.trust_remote_code else []
-    return _fingerprint_of_files(model, ["config.json", "*.safetensors", "*.safetensors.index.json", *code])
+    base = _fingerprint_of_files(model, ["config.json", "*.safetensors", "*.safetensors.index.json", *code])
+    if model.adapter is None:
+        return base
+    return hashlib.sha256(f"{base} {adapter_digest(model)}".encode()).hexdigest()
+
+
+def adapter_digest(model: LocatedModel) -> str:
+    """Return the SHA-256 of the files of a model's adapter that decide a loss."""
+    cache = FileCache(model.cache)
+    folder = Path(str(model.adapter))
+    digests = [cache.sha256(folder / name) for name in (ADAPTER_CONFIG, ADAPTER_WEIGHTS)]
+    return hashlib.sha256(" ".join(digests).encode()).hexdigest()
 
 
 def writing_fingerprint(model: LocatedModel) -> str:

@@ -12,6 +12,7 @@ import re
 from dataclasses import replace
 from pathlib import Path
 
+from raysearch.checkpoints.adapter import Adapter
 from raysearch.errors import UserError
 from raysearch.models import gguf
 from raysearch.models.devices import has_instructions, resolve_device
@@ -28,14 +29,14 @@ def locate(spec: ModelSpec) -> LocatedModel:
     """Find a model's files and its device, and refuse a folder that cannot be loaded safely.
 
     Raises:
-        UserError: The device is unknown; there is no such file, folder or package; or the folder holds an adapter,
-            no config, or only pickled weights.
+        UserError: The device is unknown; there is no such file, folder or package; the folder holds an adapter,
+            no config, or only pickled weights; or the adapter is none, see `Adapter.open`.
     """
     name = spec.name
     path = spec.path
     file = gguf_file(spec)
     cache = FileCache(spec.cache)
-    settings = {**vars(with_dtype(spec)), "device": resolve_device(spec.device)}
+    settings = {**vars(with_dtype(spec)), "device": resolve_device(spec.device), "adapter": _adapter_of(spec)}
     if file is not None:
         if not os.path.isfile(file):
             raise UserError(f"model={name}: there is no GGUF file {path}; check the path")
@@ -64,6 +65,17 @@ def locate(spec: ModelSpec) -> LocatedModel:
         remedy = f", or write model={hub_id} for that model of the Hugging Face hub" if is_id else ""
         raise UserError(f"model={name}: there is no folder {path}; check the path{remedy}")
     return LocatedModel(**settings, location=path, is_hub=True)
+
+
+def _adapter_of(spec: ModelSpec) -> str | None:
+    """Return the absolute path of a model's adapter, which is one; None if the model has none."""
+    if spec.adapter is None:
+        return None
+    if importlib.util.find_spec("peft") is None:
+        raise UserError(f"model.adapter={spec.adapter} needs peft; install it with: pip install peft")
+    folder = Path(os.path.expanduser(spec.adapter))
+    Adapter.open(folder)
+    return str(folder.absolute())
 
 
 def is_hub_id(spec: ModelSpec) -> bool:
@@ -100,8 +112,8 @@ def _check_folder(name: str, folder: Path) -> None:
     """Refuse a folder with an adapter, without a config, or whose weights are missing or pickled."""
     if (folder / "adapter_config.json").is_file():
         raise UserError(
-            f"model={name}: the folder {folder} holds an adapter (adapter_config.json), not a whole model; merge it by "
-            "peft's merge_and_unload, and name the folder that you save that to"
+            f"model={name}: the folder {folder} holds an adapter (adapter_config.json), not a whole model; name the "
+            f"model that it was trained on, with model.adapter={folder}"
         )
     if not (folder / "config.json").is_file():
         files = sorted(file.name for file in folder.glob("*.gguf"))

@@ -62,6 +62,7 @@ class ModelSpec:
         fused_head: Whether log-probabilities of tokens come from Liger's kernel (`raysearch.models.fused_head`).
         cache: The folder for GGUF files that are kept as safetensors, and for values that depend on files; None to
             read files each time.
+        adapter: The folder of a LoRA adapter in peft's form, which is merged into the model in memory; None for none.
 
     Raises:
         UserError: There is no such dtype or attention.
@@ -77,6 +78,7 @@ class ModelSpec:
     compile: bool = False
     fused_head: bool = False
     cache: Path | None = None
+    adapter: str | None = None
 
     def __post_init__(self) -> None:
         for argument, value, choices in (("dtype", self.dtype, _DTYPES), ("attention", self.attention, _ATTENTIONS)):
@@ -86,8 +88,9 @@ class ModelSpec:
 
     @property
     def label(self) -> str:
-        """The name in titles, cards and tables, see `label_of`."""
-        return label_of(self.name, self.path)
+        """The name in titles, cards and tables, see `label_of`, with the name of the adapter's folder."""
+        label = label_of(self.name, self.path)
+        return label if self.adapter is None else f"{label} + {Path(self.adapter).absolute().name}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -116,8 +119,8 @@ class LocatedModel(ModelSpec):
         return Path(self.location)
 
     def at(self, folder: Path) -> LocatedModel:
-        """Return the model with its files in another folder, as config and safetensors."""
-        return replace(self, location=str(folder), is_hub=False, revision=None, digest=None, gguf=None)
+        """Return the model with its files in another folder, as config and safetensors, without an adapter."""
+        return replace(self, location=str(folder), is_hub=False, revision=None, digest=None, gguf=None, adapter=None)
 
     @property
     def on_gpu(self) -> bool:

@@ -8,21 +8,25 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from peft import PeftModel
-from transformers import AutoConfig, AutoModelForCausalLM
+from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 
+from raysearch.checkpoints.adapter import ADAPTER_FOLDER, Adapter
 from raysearch.checkpoints.card import RECORD, render_card
-from raysearch.checkpoints.checkpoint import CONFIG, read_json
+from raysearch.checkpoints.checkpoint import CONFIG, Checkpoint, read_json
 from raysearch.checkpoints.config_file import write_config
 from raysearch.checkpoints.llama_cpp import misread_by_llama_cpp
+from raysearch.checkpoints.pruning import PrunedCheckpoint
 from raysearch.checkpoints.vllm import misread_by_vllm
 from raysearch.core.estimate import estimate_text
 from raysearch.core.mask import Mask
 from raysearch.core.paths import write_atomically
 from raysearch.core.site import Sites
 from raysearch.errors import UnsupportedModelError
+from raysearch.models.changed_values import with_values_of
 from raysearch.models.export import replacing
 from raysearch.models.loading import quiet
 from raysearch.models.spec import ModelSpec
@@ -30,10 +34,6 @@ from raysearch.models.verification import probe_logits, relative_gap, tolerance
 from raysearch.recovery.recovery_record import ThreeNumbers, Training
 from raysearch.recovery.spec import RecoveryOptions
 from raysearch.text.redaction import redact, redacted
-
-#: Files of the pruned checkpoint that are not copied to the recovered checkpoint.
-_NOT_COPIED = (RECORD, "README.md", "mergekit.yaml", "model.safetensors.index.json")
-_ADAPTER = "adapter"
 
 
 @dataclass(frozen=True)
@@ -73,9 +73,11 @@ class RecoveryEvidence:
 
 
 def write_checkpoint(model: ModelSpec, trained: Path, out: Path, evidence: RecoveryEvidence) -> None:
-    """Merge a pruned checkpoint with the trained adapter or weights, and write it with its tokenizer.
+    """Merge a pruned checkpoint with the trained adapter or weights, and write it with its other files.
 
-    The result is loaded again and compared with the trained model before anything is replaced.
+    The tensors that were trained are replaced, all other bytes are those of the pruned checkpoint. If its files have
+    no such tensors, for example because they are quantised, transformers writes what it has in memory. The result is
+    loaded again and compared with the trained model before anything is replaced.
 
     Args:
         model: The pruned checkpoint.
@@ -98,27 +100,64 @@ def write_checkpoint(model: ModelSpec, trained: Path, out: Path, evidence: Recov
         expected = probe_logits(tuned.eval())
         if not is_full:
             tuned = tuned.merge_and_unload()
-            _write_adapter(trained, folder / _ADAPTER)
-        tuned.save_pretrained(folder)
-        pruned = Path(model.path)
-        _write_config(folder, pruned, model)
-        for file in pruned.iterdir():  # such as the tokenizer's, unchanged
-            copy = folder / file.name
-            if copy.exists() or file.suffix == ".safetensors" or file.name in _NOT_COPIED:
-                continue
-            if file.is_dir():
-                shutil.copytree(file, copy)
-            else:
-                shutil.copy2(file, copy)
+            _write_adapter(trained, folder / ADAPTER_FOLDER)
+        names = [name for name, _ in tuned.named_parameters()]
+        parameters = names if is_full else Adapter.open(trained).parameters_in(names)
+        not_replaced = _write_files(tuned, parameters, model, folder, trained.parent, evidence)
         for weights in folder.glob("**/*.safetensors"):  # were written as readable by the owner only
-            weights.chmod((folder / "config.json").stat().st_mode)
+            weights.chmod((folder / CONFIG).stat().st_mode)
         gap = relative_gap(probe_logits(load(folder).eval()), expected)
         if not gap <= 10 * tolerance(dtype):  # merging adds numbers in another order
             raise UnsupportedModelError(
                 f"the recovered model cannot be written: its logits differ by {gap:.1e} of the largest when it is "
                 "loaded again; use recovery.method=full, or another architecture"
             )
-        write_card(folder, out.name, evidence, ())
+        write_card(folder, out.name, evidence, (), not_replaced=not_replaced)
+
+
+def _write_files(
+    tuned: PreTrainedModel,
+    parameters: Sequence[str],
+    model: ModelSpec,
+    folder: Path,
+    scratch: Path,
+    evidence: RecoveryEvidence,
+) -> str | None:
+    """Write the files of a trained model, except its card.
+
+    Args:
+        tuned: The model in memory.
+        parameters: The names of the trained parameters.
+        model: The pruned checkpoint.
+        folder: The folder to write, which may have an adapter.
+        scratch: A folder on the same disk for temporary files.
+        evidence: The evidence, with the number of layers.
+
+    Returns:
+        Why the files of the pruned checkpoint do not hold the trained tensors, so that transformers has written the
+        model from memory; None if they do.
+
+    Raises:
+        UnsupportedModelError: transformers would read another config than the trained model's.
+    """
+    pruned = Path(model.path)
+    n_layers = len(evidence.sites.kept_layers(evidence.mask))
+    with TemporaryDirectory(dir=scratch) as values:
+        try:
+            source = with_values_of(tuned, parameters, Checkpoint.open(pruned), n_layers, Path(values))
+            PrunedCheckpoint.of(source, range(n_layers), n_layers).write(folder)
+        except UnsupportedModelError as error:
+            not_replaced = str(error)
+        else:
+            shutil.copyfile(pruned / CONFIG, folder / CONFIG)
+            return None
+    tuned.save_pretrained(folder)
+    _write_config(folder, pruned, model)
+    for path in Checkpoint.open(pruned).other_files():
+        if not (folder / path).exists():
+            (folder / path).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(pruned / path, folder / path)
+    return not_replaced
 
 
 def _write_config(folder: Path, pruned: Path, model: ModelSpec) -> None:
@@ -155,7 +194,9 @@ def _write_adapter(trained: Path, folder: Path) -> None:
     file.write_text(json.dumps(config, indent=2, sort_keys=True) + "\n", encoding="utf-8")
 
 
-def write_card(folder: Path, name: str, evidence: RecoveryEvidence, numbers: Sequence[ThreeNumbers]) -> None:
+def write_card(
+    folder: Path, name: str, evidence: RecoveryEvidence, numbers: Sequence[ThreeNumbers], *, not_replaced: str | None
+) -> None:
     """Write the model card and the record for machines.
 
     Args:
@@ -163,6 +204,7 @@ def write_card(folder: Path, name: str, evidence: RecoveryEvidence, numbers: Seq
         name: The name of the checkpoint, for the card.
         evidence: The evidence.
         numbers: The numbers of the three models; none before they are assessed.
+        not_replaced: Why transformers wrote the model from memory, see `why_not_replaced`.
     """
     mask = list(evidence.mask)
     assessed = {
@@ -179,6 +221,7 @@ def write_card(folder: Path, name: str, evidence: RecoveryEvidence, numbers: Seq
         "n_layers_dense": evidence.n_layers_dense,
         "evidence": {**asdict(evidence), "mask": mask},
         "assessed": assessed,
+        "not_replaced": not_replaced,
     }
     card = render_card(
         Path(__file__).with_name("card.md.j2"),
@@ -190,7 +233,8 @@ def write_card(folder: Path, name: str, evidence: RecoveryEvidence, numbers: Seq
         auto_class="AutoModelForCausalLM",
         misread=misread_by_llama_cpp(folder, evidence.mask, evidence.sites),
         misread_by_vllm=misread_by_vllm(folder, evidence.mask, evidence.sites),
-        has_adapter=(folder / _ADAPTER).is_dir(),
+        has_adapter=(folder / ADAPTER_FOLDER).is_dir(),
+        not_replaced=not_replaced,
     )
     write_atomically(folder / "README.md", redact(card))
     write_atomically(folder / RECORD, json.dumps(redacted(record), indent=2) + "\n")
@@ -198,8 +242,18 @@ def write_card(folder: Path, name: str, evidence: RecoveryEvidence, numbers: Seq
 
 def written_by(out: Path) -> str | None:
     """Return the id of the recovery that wrote a checkpoint; None if no recovery did."""
+    return _recorded(out, "recovery_id")
+
+
+def why_not_replaced(out: Path) -> str | None:
+    """Return why transformers wrote a recovered checkpoint from memory; None if its tensors were replaced in files."""
+    return _recorded(out, "not_replaced")
+
+
+def _recorded(out: Path, key: str) -> str | None:
+    """Return a text of a checkpoint's record for machines; None if there is none."""
     try:
-        recovery_id = json.loads((out / RECORD).read_text(encoding="utf-8")).get("recovery_id")
+        value = json.loads((out / RECORD).read_text(encoding="utf-8")).get(key)
     except (OSError, ValueError, AttributeError):
         return None
-    return recovery_id if isinstance(recovery_id, str) else None
+    return value if isinstance(value, str) else None

@@ -13,10 +13,10 @@ from raysearch.errors import UserError
 from raysearch.ledger.ledger import Ledger
 from raysearch.models.export import check_destination, replacing
 from raysearch.models.loading import describe, fingerprint
-from raysearch.models.source import gguf_file, locate
+from raysearch.models.source import locate
 from raysearch.recovery.checkpoint import written_by
 from raysearch.recovery.recovery_record import RecoveryRecord, recoveries_of_search
-from raysearch.searching.export import export_search
+from raysearch.searching.export import export_search, searched_gguf
 from raysearch.searching.search_record import SearchRecord
 from raysearch.searching.spec import SearchSpec
 
@@ -111,9 +111,7 @@ def export_recovered_as_gguf(
     """
     model = spec.evaluation.model
     recovery = last_recovery(record, ledger, remove)
-    source = source or gguf_file(model)
-    if source is None:
-        raise UserError(f"--gguf={out} needs a GGUF file, and {model.name} is none; name one with --from")
+    source = source or searched_gguf(model, out)
     record.check_weights(fingerprint(locate(model)))
     info = describe(model)
     with tempfile.TemporaryDirectory(dir=ledger.path.parent) as scratch:

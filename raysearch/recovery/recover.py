@@ -28,7 +28,7 @@ from raysearch.models.export import check_destination
 from raysearch.models.loading import quiet
 from raysearch.models.source import gguf_file, locate
 from raysearch.models.spec import ModelSpec
-from raysearch.recovery.checkpoint import write_card, written_by
+from raysearch.recovery.checkpoint import why_not_replaced, write_card, written_by
 from raysearch.recovery.progress import timed
 from raysearch.recovery.prompts import LeftOut, Question, TrainingRow, n_to_train_on, row_of, usable_rows
 from raysearch.recovery.recovery_record import RecoveryRecord, recoveries_of, write_recovery
@@ -80,7 +80,8 @@ def recover_search(
     remove_copies(recovery.folder, recovery.spec.options)
     model = recovery.search.evaluation.model
     folders = [recovery.folder] if model.cache is None else [recovery.folder, model.cache]
-    return replace(result, is_gguf=gguf_file(model) is not None, left=sizes_of_folders(folders))
+    is_gguf = gguf_file(model) is not None and model.adapter is None
+    return replace(result, is_gguf=is_gguf, left=sizes_of_folders(folders))
 
 
 def recover_in_study(
@@ -157,7 +158,7 @@ def _recover(recovery: PlannedRecovery, out: Path, overwrite: bool, observer: Ob
             recovered=assessed.recovered,
             seconds=time.monotonic() - started,
         )
-        write_card(out, out.name, evidence, result.numbers)
+        write_card(out, out.name, evidence, result.numbers, not_replaced=why_not_replaced(out))
     return result
 
 

@@ -111,7 +111,8 @@ class PlannedRecovery:
             The specification of the model, in the dtype of the folder's config.
         """
         model = self.search.evaluation.model
-        return replace(model, name=f"{model.label} {suffix}".rstrip(), path=str(folder), dtype="auto", revision=None)
+        name = f"{model.label} {suffix}".rstrip()
+        return replace(model, name=name, path=str(folder), dtype="auto", revision=None, adapter=None)
 
     @functools.cached_property
     def prompts(self) -> Prompts:
@@ -387,11 +388,12 @@ def check_room(recovery: PlannedRecovery) -> None:
     """Refuse a disk that cannot hold the models of a recovery. Adapters and logits are small, and not counted."""
     info = recovery.assessment.info
     n_parameters = info.parameters - info.sites.parameters(recovery.mask)
-    bytes_per_weight = 2 * getattr(torch, info.dtype).itemsize  # the pruned and the recovered model
-    if recovery.spec.options.method == "full":
-        bytes_per_weight += _N_CHECKPOINTS * _CHECKPOINT_BYTES_PER_WEIGHT + 4
+    itemsize = getattr(torch, info.dtype).itemsize
+    trained_bytes = itemsize  # the trained values, until the recovered model has them
+    if recovery.spec.options.method == "full":  # checkpoints, which are deleted before that
+        trained_bytes = _N_CHECKPOINTS * _CHECKPOINT_BYTES_PER_WEIGHT + 4
     store = recovery.ledger.path.parent
-    needed_bytes = n_parameters * bytes_per_weight
+    needed_bytes = n_parameters * (2 * itemsize + trained_bytes)  # the pruned and the recovered model, too
     free_bytes = shutil.disk_usage(store).free
     if free_bytes < needed_bytes:
         raise UserError(

@@ -18,6 +18,7 @@ from raysearch.errors import UserError
 from raysearch.evaluation.spec import CalibrationSpec
 from raysearch.models.loading import describe, fingerprint
 from raysearch.models.source import gguf_file, locate
+from raysearch.models.spec import ModelSpec
 from raysearch.searching.search_record import SearchRecord
 from raysearch.searching.spec import SearchSpec
 from raysearch.text.redaction import redact
@@ -34,6 +35,7 @@ def export_search(
     remove: int | None = None,
     overwrite: bool = False,
     prompt: str | None = None,
+    without_adapter: bool = False,
     push: HubRepository | None = None,
 ) -> ExportResult:
     """Write the model without the layers of a mask as a checkpoint.
@@ -45,6 +47,7 @@ def export_search(
         remove: The number of removed layers; None for the mask of the search, else the best mask of that size.
         overwrite: Whether an existing folder is replaced.
         prompt: A text that both models continue, as a spot check; None for none.
+        without_adapter: Whether to write the model without the adapter that was merged for the search.
         push: The repository of the hub to upload to; None for none.
 
     Returns:
@@ -61,7 +64,9 @@ def export_search(
     record.check_weights(fingerprint(locate(model)))
     if push is not None:
         push.check()
-    evidence = _evidence(record, spec, trial)
+    if without_adapter:
+        model = _without_adapter(model)
+    evidence = _evidence(record, spec, trial, model)
     exported = export_checkpoint(model, trial.mask, out, overwrite=overwrite, evidence=evidence, prompt=prompt)
     if push is None:
         return exported
@@ -71,13 +76,31 @@ def export_search(
     return replace(exported, url=push.send(files, out))
 
 
-def _evidence(record: SearchRecord, spec: SearchSpec, trial: Trial) -> Evidence:
-    """Return the evidence on a search, and on the trial that is exported, for a card."""
+def _without_adapter(model: ModelSpec) -> ModelSpec:
+    """Return a model without its adapter."""
+    if model.adapter is None:
+        raise UserError("--without-adapter: the search had no model.adapter; leave it out")
+    return replace(model, adapter=None)
+
+
+def _evidence(record: SearchRecord, spec: SearchSpec, trial: Trial, model: ModelSpec) -> Evidence:
+    """Return the evidence for a card.
+
+    Args:
+        record: The search.
+        spec: Its specification.
+        trial: The mask that is exported.
+        model: The model that is exported.
+
+    Returns:
+        The evidence.
+    """
     evaluation = spec.evaluation
+    adapter = evaluation.model.adapter
     result = record.finished_result
     assert trial.loss is not None, "best masks have a loss"
     return Evidence(
-        model=evaluation.model.label,
+        model=model.label,
         searcher=_searcher_text(spec),
         objective=record.settings.choices["objective"],
         calibration="; ".join(_calibration_text(calibration) for calibration in evaluation.calibrations),
@@ -90,6 +113,7 @@ def _evidence(record: SearchRecord, spec: SearchSpec, trial: Trial) -> Evidence:
         search_s=result.work.seconds,
         search_id=record.search_id,
         version=VERSION,
+        adapter=None if adapter is None else Path(adapter).absolute().name,
     )
 
 
@@ -101,6 +125,7 @@ def export_search_as_gguf(
     source: Path | None = None,
     remove: int | None = None,
     overwrite: bool = False,
+    without_adapter: bool = False,
     push: HubRepository | None = None,
 ) -> GGUFExport:
     """Write a GGUF file without the layers of a mask; no other byte of its tensors changes.
@@ -112,6 +137,7 @@ def export_search_as_gguf(
         source: A GGUF file of the same model, in any quantisation; None for the file that was searched.
         remove: The number of removed layers; None for the mask of the search, else the best mask of that size.
         overwrite: Whether an existing file is replaced.
+        without_adapter: Whether to write the model without the adapter that was merged for the search.
         push: The repository of the hub to upload to; None for none.
 
     Returns:
@@ -123,22 +149,44 @@ def export_search_as_gguf(
     """
     model = spec.evaluation.model
     trial = record.best_of_size(remove)
+    searched = model
+    if without_adapter:
+        model = _without_adapter(model)
     if source is None:
-        source = gguf_file(model)
-        if source is None:
-            raise UserError(f"--gguf={out} needs a GGUF file, and {model.name} is none; name one with --from")
-        record.check_weights(fingerprint(locate(model)))
+        source = searched_gguf(model, out)
+        record.check_weights(fingerprint(locate(searched)))
     info = describe(model)
     if push is not None:
         push.check()
     exported = prune_gguf(source, trial.mask, out, sizes=info.sizes, overwrite=overwrite, search_id=record.search_id)
     if push is None:
         return exported
-    evidence = _evidence(record, spec, trial)
+    evidence = _evidence(record, spec, trial, model)
     sizes = (exported.source_bytes, exported.size_bytes)
     card = gguf_card(trial.mask, info.sites, evidence, out.name, source.name, sizes, exported.build)
     entry = export_record(trial.mask, info.sites, evidence)
     return replace(exported, url=push.send({out.name: out, "README.md": redact(card), RECORD: entry}, out))
+
+
+def searched_gguf(model: ModelSpec, out: Path) -> Path:
+    """Return the GGUF file that was searched.
+
+    Args:
+        model: The searched model.
+        out: The file to write, for messages.
+
+    Raises:
+        UserError: The model is no GGUF file, or it has an adapter, which the file does not hold.
+    """
+    source = gguf_file(model)
+    if source is None:
+        raise UserError(f"--gguf={out} needs a GGUF file, and {model.name} is none; name one with --from")
+    if model.adapter is not None:
+        raise UserError(
+            f"--gguf={out} would lose model.adapter={model.adapter}, which is not in {source}; export with --out and "
+            "convert that by llama.cpp's convert_hf_to_gguf.py, or name a GGUF file of the merged model with --from"
+        )
+    return source
 
 
 def _calibration_text(spec: CalibrationSpec) -> str:

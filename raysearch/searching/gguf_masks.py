@@ -19,14 +19,14 @@ def refused_masks(model: ModelSpec, masks: Sequence[Mask]) -> dict[Mask, str]:
     """Return the masks that `export --gguf` refuses, each with the reason.
 
     Args:
-        model: The model; if it is not a GGUF file, no mask is refused.
+        model: The model; if it is not a GGUF file, or has an adapter, no mask is refused.
         masks: The masks to check.
 
     Returns:
         The reason for each refused mask, in the order of `masks`; empty if none is refused.
     """
     source = gguf_file(model)
-    if source is None or not source.is_file():
+    if source is None or not source.is_file() or model.adapter is not None:
         return {}
     if model.cache is None:
         return refusals(source, masks)
@@ -53,5 +53,6 @@ def refused_masks_of_record(settings: SearchSettings, masks: Sequence[Mask]) -> 
     """
     with suppress(UserError, OSError):
         cache = user_cache() if settings.model_cache else None
-        return refused_masks(ModelSpec(settings.model_name, settings.model_path, cache=cache), masks)
+        model = ModelSpec(settings.model_name, settings.model_path, cache=cache, adapter=settings.adapter)
+        return refused_masks(model, masks)
     return {}

@@ -91,6 +91,12 @@ class SearchSettings:
         return str(self.config["model"].get("path", ""))
 
     @property
+    def adapter(self) -> str | None:
+        """The folder of the model's adapter; None if it has none."""
+        adapter: str | None = self.config["model"].get("adapter")
+        return adapter
+
+    @property
     def model_cache(self) -> bool:
         """Whether files of the model are kept in the user's cache."""
         return bool(self.config["model"].get("cache", True))

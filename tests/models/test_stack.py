@@ -241,7 +241,9 @@ def test_every_layer_of_the_reference_matters() -> None:
     assert_each(["llama", "gpt2", "gemma3_text", "falcon"], check)
 
 
-@pytest.mark.parametrize("family", ["llama", "gemma3_text", "gpt2", "bloom", "opt", "deepseek_v4", "gemma3n_text", "zaya"])
+@pytest.mark.parametrize(
+    "family", ["llama", "gemma3_text", "gpt2", "bloom", "opt", "deepseek_v4", "gemma3n_text", "zaya"]
+)
 def test_generation_with_a_cache_equals_the_model_with_the_layers_deleted(family: str) -> None:
     model = (FAMILIES | STREAMS | PASSING)[family]()
     prompt = torch.tensor(TOKENS[:1])

@@ -46,8 +46,7 @@ def test_code_several_templates_and_a_pattern_of_targets(
     assert not [file for file in ("README.md", "raysearch.json") if secret in (out / file).read_text()]
     healed = AutoModelForCausalLM.from_pretrained(out, trust_remote_code=model.trust_remote_code)
     assert type(healed).__name__ == "Own"
-    config = json.loads((out / "config.json").read_text())
-    assert config["rope_theta"] == config["rope_parameters"]["rope_theta"], "as transformers 4 and 5 read it"
+    assert (out / "config.json").read_bytes() == (model_folder / "config.json").read_bytes()
     if method == "lora":
         adapter = json.loads((out / "adapter/adapter_config.json").read_text())
         assert adapter["target_modules"] == ".*(q|v)_proj"

@@ -20,7 +20,7 @@ from tests.checkpoints.test_pruning import MULTIMODAL, write_model
 from tests.sentences import Sentences
 
 
-@pytest.mark.parametrize(("method", "n_bytes"), [("lora", 2 * 2), ("full", 2 * 2 + 40)])
+@pytest.mark.parametrize(("method", "n_bytes"), [("lora", 3 * 2), ("full", 2 * 2 + 40)])
 def test_the_disk_has_to_hold_the_models(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, method: Any, n_bytes: int, sentences: Sentences
 ) -> None:
