@@ -13,7 +13,7 @@ import pytest
 import torch
 from peft import LoHaConfig, LoraConfig, PeftModel, get_peft_model
 from safetensors.torch import load_file, save_file
-from tests.models.test_card import EVIDENCE
+from tests.checkpoints.test_card import EVIDENCE
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from raysearch.checkpoints.adapter import Adapter
