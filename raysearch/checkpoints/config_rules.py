@@ -104,12 +104,15 @@ def n_image_layers(config: Mapping[str, Any]) -> int:
 
 
 def changed_period(config: Mapping[str, Any], kept_layers: Sequence[int], n_layers: int) -> Period | None:
-    """Return a period that no config can describe for the kept layers; None if there is none.
+    """Return a period that no config can describe for the kept layers.
 
     Args:
         config: The content of ``config.json``.
         kept_layers: The indices of the kept layers in the dense model, ascending.
         n_layers: N, the layers of the dense model.
+
+    Returns:
+        The period; None if there is none.
     """
     parts = [part for name in TEXT_PARTS if isinstance(part := config.get(name), dict)]
     changed = [period for part in parts if (period := changed_period(part, kept_layers, n_layers)) is not None]

@@ -11,6 +11,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from raysearch.checkpoints.gguf_parts import parts_of
+from raysearch.checkpoints.gguf_reader import reader_class
 from raysearch.errors import UserError
 from raysearch.text.sentences import what_failed
 
@@ -27,14 +29,24 @@ class GGUFFile:
     """An open GGUF file.
 
     Args:
-        path: The file.
-        reader: gguf's reader of the file.
+        parts: The parts of the file, of which the first has the metadata; only the file itself if it is whole.
+        reader: The reader of the whole file.
         architecture: The name of the architecture in llama.cpp.
     """
 
-    path: Path
+    parts: tuple[Path, ...]
     reader: Any
     architecture: str
+
+    @property
+    def path(self) -> Path:
+        """The file, or its first part."""
+        return self.parts[0]
+
+    @property
+    def size_bytes(self) -> int:
+        """The size of all parts."""
+        return sum(part.stat().st_size for part in self.parts)
 
     def get(self, key: str) -> Any:
         """Return the architecture's value of a key; None if there is none."""
@@ -107,28 +119,26 @@ class ChangedMetadata:
 def read_gguf(path: Path) -> GGUFFile:
     """Open a GGUF file.
 
-    Raises:
-        UserError: There is no such file, it cannot be read, or it is one of several parts.
-    """
-    import gguf
+    Args:
+        path: The file, or any of its parts.
 
-    if not path.is_file():
+    Raises:
+        UserError: There is no such file, it cannot be read, or one of its parts is missing.
+    """
+    parts = parts_of(path)
+    if not parts[0].is_file():
         raise UserError(f"--from={path} is not a GGUF file; check the path")
     try:
-        reader = gguf.GGUFReader(path)
-        file = GGUFFile(path, reader, str(reader.fields["general.architecture"].contents()))
+        reader = reader_class()(parts[0])
+        return GGUFFile(tuple(parts), reader, str(reader.fields["general.architecture"].contents()))
     except (ValueError, KeyError, IndexError, UnicodeDecodeError, OSError) as error:
-        raise UserError(f"{path} cannot be read as GGUF ({what_failed(error)}); complete the download") from error
-    split = reader.fields.get("split.count")
-    if split is not None and split.contents() > 1:
-        raise file.refused("it is one of several parts", "join them with llama-gguf-split --merge")
-    return file
+        raise UserError(f"{parts[0]} cannot be read as GGUF ({what_failed(error)}); complete the download") from error
 
 
 def write_gguf(
     file: GGUFFile, out: Path, metadata: ChangedMetadata, tensors: Sequence[tuple[str, StoredTensor]]
 ) -> None:
-    """Write a GGUF file, with one tensor in memory at a time.
+    """Write one GGUF file, with one tensor in memory at a time.
 
     Args:
         file: The file whose metadata is written.

@@ -81,7 +81,7 @@ def heal_gguf(
     file = prune_gguf(source, mask, out, sizes=sizes, search_id=search_id, overwrite=overwrite, change=change)
     coarser = tuple(sorted(change.coarser))
     command = None
-    if coarser and (kind := _file_type(source)) is not None:
+    if coarser and (kind := _file_type(file.source)) is not None:
         command = f"llama-quantize --allow-requantize {out} {out.with_stem(f'{out.stem}-{kind}')} {kind}"
     return HealedGGUF(file, change.trained, coarser, command)
 

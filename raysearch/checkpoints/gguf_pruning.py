@@ -25,7 +25,7 @@ from raysearch.checkpoints.gguf_file import (
     renumbered,
     write_gguf,
 )
-from raysearch.checkpoints.gguf_reader import read_fast
+from raysearch.checkpoints.gguf_parts import part_names
 from raysearch.checkpoints.layer_rules import KeptLayers, Kind, cut_value, gguf_rule
 from raysearch.checkpoints.llama_cpp import PERIODS, is_computed_differently
 from raysearch.checkpoints.periods import Period, family_of, list_instead, periods_of
@@ -66,10 +66,10 @@ class GGUFExport:
 
     Args:
         out: The pruned file.
-        source: The file of the dense model.
+        source: The file of the dense model, or its first part.
         n_layers: The layers of the pruned model.
         size_bytes: The size of the pruned file.
-        source_bytes: The size of the dense model's file.
+        source_bytes: The size of the dense model's file, with all parts.
         architecture: The name of the architecture in llama.cpp.
         search_id: The search that found the mask; None if there is no such search.
         build: The first build of llama.cpp that reads the file; None if every build does.
@@ -100,7 +100,7 @@ def prune_gguf(
     """Write a GGUF file, of any quantisation, without the mask's layers. It is written completely or not at all.
 
     Args:
-        source: The GGUF file of the dense model.
+        source: The GGUF file of the dense model, or any of its parts. One file is written in any case.
         mask: The layers to remove.
         out: The file to write.
         sizes: The sizes of the dense model.
@@ -116,28 +116,27 @@ def prune_gguf(
         UserError: The file is of another model, cannot be read or pruned, or `out` cannot be written.
     """
     _check_destination(source, out, overwrite)
-    with read_fast():
-        file = read_gguf(source)
-        _check_is_model(file, sizes)
-        layers = _kept(file, mask, sizes.sites)
-        metadata = _pruned_metadata(file, layers, mask)
-        metadata.changed["raysearch.search"] = search_id
-        try:
-            out.parent.mkdir(parents=True, exist_ok=True)
-            with atomic_file(out) as unfinished:
-                tensors = renumbered(file.reader, layers.blocks)
-                if change is not None:
-                    tensors = [(name, change(file, layers.blocks, name, tensor)) for name, tensor in tensors]
-                    metadata.changed["general.file_type"] = _file_type(file, [tensor for _, tensor in tensors])
-                write_gguf(file, unfinished, metadata, tensors)
-        except OSError as error:
-            raise UserError(f"--gguf={out} cannot be written ({what_failed(error)}); name another file") from error
+    file = read_gguf(source)
+    _check_is_model(file, sizes)
+    layers = _kept(file, mask, sizes.sites)
+    metadata = _pruned_metadata(file, layers, mask)
+    metadata.changed["raysearch.search"] = search_id
+    try:
+        out.parent.mkdir(parents=True, exist_ok=True)
+        with atomic_file(out) as unfinished:
+            tensors = renumbered(file.reader, layers.blocks)
+            if change is not None:
+                tensors = [(name, change(file, layers.blocks, name, tensor)) for name, tensor in tensors]
+                metadata.changed["general.file_type"] = _file_type(file, [tensor for _, tensor in tensors])
+            write_gguf(file, unfinished, metadata, tensors)
+    except OSError as error:
+        raise UserError(f"--gguf={out} cannot be written ({what_failed(error)}); name another file") from error
     return GGUFExport(
         out=out.absolute(),
-        source=source,
+        source=file.path,
         n_layers=len(layers.indices),
         size_bytes=out.stat().st_size,
-        source_bytes=source.stat().st_size,
+        source_bytes=file.size_bytes,
         architecture=file.architecture,
         search_id=search_id,
         build=metadata.build,
@@ -157,24 +156,23 @@ def refusals(source: Path, masks: Iterable[Mask]) -> dict[Mask, str]:
     Raises:
         UserError: The file cannot be read.
     """
-    if not source.is_file():
+    if not part_names(source)[0].is_file():
         return {}
     reasons = {}
-    with read_fast():
-        file = read_gguf(source)
-        sites = Sites.of_equal_layers(file.layers)
-        for mask in masks:
-            try:
-                _pruned_metadata(file, _kept(file, mask, sites), mask)
-            except UserError as error:
-                reasons[mask] = str(error)
+    file = read_gguf(source)
+    sites = Sites.of_equal_layers(file.layers)
+    for mask in masks:
+        try:
+            _pruned_metadata(file, _kept(file, mask, sites), mask)
+        except UserError as error:
+            reasons[mask] = str(error)
     return reasons
 
 
 def _check_destination(source: Path, out: Path, overwrite: bool) -> None:
     if out.is_dir():
         raise UserError(f"--gguf={out} is a folder; name a file")
-    if out.exists() and source.exists() and out.samefile(source):
+    if out.exists() and any(part.exists() and out.samefile(part) for part in part_names(source)):
         raise UserError(f"--gguf={out} is the dense model itself; name another file")
     if out.exists() and not overwrite:
         raise UserError(f"--gguf={out} is there already; name another file, or replace it with --overwrite")
@@ -218,6 +216,8 @@ def _pruned_metadata(file: GGUFFile, layers: KeptLayers, mask: Mask) -> ChangedM
     n_kept = len(layers.indices)
     prefix = f"{file.architecture}."
     metadata = ChangedMetadata({f"{prefix}block_count": len(layers.blocks)})
+    if len(file.parts) > 1:
+        metadata.dropped.update(name for name in file.reader.fields if name.startswith("split."))
     if is_computed_differently(file.architecture, n_layers, n_kept):
         raise file.refused(
             f"llama.cpp computes a {file.architecture} of {n_layers} layers differently from one of {n_kept}"

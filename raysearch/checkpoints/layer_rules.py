@@ -37,17 +37,15 @@ class KeptLayers:
         """The indices of the kept layers and of those that predict further tokens, ascending."""
         return (*self.indices, *range(self.n_layers, self.n_layers + self.n_predicting))
 
-    @property
-    def is_whole(self) -> bool:
-        """Whether no layer is removed."""
-        return len(self.indices) == self.n_layers
-
     def renumbered(self, layers: Sequence[int], first: int = 0) -> list[int]:
-        """Return the new numbers of the kept layers among these.
+        """Return new numbers of layers.
 
         Args:
             layers: Numbers of layers in the dense model.
             first: The number of the first layer.
+
+        Returns:
+            The numbers of those layers that are kept, in the pruned model.
         """
         return [self.indices.index(layer - first) + first for layer in layers if layer - first in self.indices]
 
@@ -177,23 +175,29 @@ PERIODS = (
 
 
 def config_rule(name: str, value: Any, layers: KeptLayers) -> LayerRule | None:
-    """Return the rule for a value of a config, in a file or in memory; None if no rule holds for it.
+    """Return the rule for a value of a config, in a file or in memory.
 
     Args:
         name: The name of the value.
         value: The value.
         layers: The layers of the pruned model.
+
+    Returns:
+        The rule; None if no rule holds for the value.
     """
     return next((rule for rule in RULES if _holds(rule.config, name, rule.kind, value, layers)), None)
 
 
 def gguf_rule(key: str, value: Any, layers: KeptLayers) -> LayerRule | None:
-    """Return the rule for a value of a GGUF file; None if no rule holds for it.
+    """Return the rule for a value of a GGUF file.
 
     Args:
         key: The key, without the architecture's prefix.
         value: The value.
         layers: The layers of the pruned model.
+
+    Returns:
+        The rule; None if no rule holds for the value.
     """
     return next((rule for rule in RULES if _holds(rule.gguf, key, rule.kind, value, layers)), None)
 
@@ -202,9 +206,12 @@ def cut_value(kind: Kind, value: Any, layers: KeptLayers) -> Any:
     """Return a value for the kept layers.
 
     Args:
-        kind: How the value depends on layers. A value that describes the dense model only is returned as it is.
+        kind: How the value depends on layers.
         value: The value in the dense model, of a type and a length that fit the kind.
         layers: The layers of the pruned model.
+
+    Returns:
+        The value; that of the dense model if it describes that only, or does not depend on layers.
     """
     kept_layers = layers.indices
     match kind:

@@ -120,11 +120,14 @@ class PeriodRule:
     as_list: PeriodList | None = None
 
     def period(self, family: str, get: Get) -> Period | None:
-        """Return the period of a model; None if the rule does not hold for it.
+        """Return the period of a model.
 
         Args:
             family: The model's family, see `family_of`.
             get: Returns the model's value of a key.
+
+        Returns:
+            The period; None if the rule does not hold for the model.
         """
         if self.families is not None and family not in self.families:
             return None

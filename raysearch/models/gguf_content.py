@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from raysearch.errors import UnsupportedModelError, UserError
+from raysearch.checkpoints.gguf_reader import reader_class
+from raysearch.errors import UnsupportedModelError
 
 #: The architectures that are read. A test compares each with its checkpoint.
 ARCHITECTURES = (
@@ -72,27 +73,18 @@ def read_content(file: Path, name: str) -> GGUFContent:
     """Read the metadata of a GGUF file.
 
     Args:
-        file: The file.
+        file: The file, or its first part.
         name: The model's name, for messages.
 
     Returns:
         The metadata, and the names of the tensors.
 
     Raises:
-        UserError: The file is one part of several.
+        UserError: A part of the file is missing.
         UnsupportedModelError: Files of this architecture are not read.
     """
-    import gguf
-
-    reader = gguf.GGUFReader(file)
+    reader = reader_class()(file)
     fields = {key: field.contents() for key, field in reader.fields.items() if not key.startswith("tokenizer.")}
-    n_parts = int(fields.get("split.count", 1))
-    if n_parts > 1:
-        part = int(fields.get("split.no", 0)) + 1
-        raise UserError(
-            f"model={name} ({file.name}) is part {part} of {n_parts} of a GGUF file; join them with "
-            "llama-gguf-split --merge FIRST_PART WHOLE.gguf, and name the whole file"
-        )
     architecture = str(fields["general.architecture"])
     prefix = f"{architecture}."
     factors = {

@@ -9,10 +9,13 @@ import importlib.util
 import json
 import os
 import re
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
 from raysearch.checkpoints.adapter import Adapter
+from raysearch.checkpoints.gguf_parts import part_names, parts_of
+from raysearch.core.digest import digest as digest_of
 from raysearch.errors import UserError
 from raysearch.models import gguf
 from raysearch.models.devices import has_instructions, resolve_device
@@ -38,10 +41,10 @@ def locate(spec: ModelSpec) -> LocatedModel:
     cache = FileCache(spec.cache)
     settings = {**vars(with_dtype(spec)), "device": resolve_device(spec.device), "adapter": _adapter_of(spec)}
     if file is not None:
-        if not os.path.isfile(file):
+        if not os.path.isfile(parts_of(file)[0]):
             raise UserError(f"model={name}: there is no GGUF file {path}; check the path")
         try:
-            digest = cache.sha256(file)
+            digest = _digest_of_parts(parts_of(file), cache)
         except OSError as error:
             raise UserError(
                 f"model={name} ({path}) cannot be loaded: {first_line(error)}; check that its files are complete and "
@@ -98,14 +101,20 @@ def with_dtype(spec: ModelSpec) -> ModelSpec:
 
 
 def gguf_file(spec: ModelSpec) -> Path | None:
-    """Return the GGUF file of a model, which may not exist; None if the model is not a GGUF file.
+    """Return the GGUF file of a model, or its first part, which may not exist; None if the model is not a GGUF file.
 
     Raises:
         UserError: The path names a package that is not installed, or that does not contain exactly one GGUF file.
     """
     if spec.path.startswith(_INSTALLED):
         return _packaged_gguf(spec.name, spec.path.removeprefix(_INSTALLED))
-    return Path(os.path.expanduser(spec.path)) if spec.path.lower().endswith(_GGUF) else None
+    return part_names(Path(os.path.expanduser(spec.path)))[0] if spec.path.lower().endswith(_GGUF) else None
+
+
+def _digest_of_parts(parts: Sequence[Path], cache: FileCache) -> str:
+    """Return the SHA-256 of a GGUF file, or the digest of those of its parts."""
+    digests = [cache.sha256(part) for part in parts]
+    return digests[0] if len(digests) == 1 else digest_of(digests, 64)
 
 
 def _check_folder(name: str, folder: Path) -> None:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from raysearch.checkpoints.gguf_parts import name_of_whole
 from raysearch.checkpoints.gguf_pruning import ModelSizes
 from raysearch.core.site import Sites
 from raysearch.errors import UserError
@@ -40,7 +41,7 @@ def label_of(name: str, path: str) -> str:
         return name
     local = Path(os.path.expanduser(name))
     if local.suffix.lower() == ".gguf":
-        return local.stem
+        return name_of_whole(local)
     is_folder = name.startswith((".", "/", "~")) or name.count("/") > 1 or local.is_dir()
     return local.resolve().name if is_folder else name
 

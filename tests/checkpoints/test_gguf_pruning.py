@@ -20,7 +20,7 @@ from raysearch.errors import UserError
 from raysearch.models.stack import LayerStack
 from raysearch.models.surgery import remove_layers
 from tests.cases import assert_each
-from tests.models.conftest import WIDTH, write_llama
+from tests.models.conftest import WIDTH, split, write_llama
 from tests.models.families import VOCABULARY
 from tests.sentences import Sentences
 
@@ -227,3 +227,51 @@ def test_files_that_cannot_be_pruned_are_refused(tmp_path: Path, sentences: Sent
         prune_gguf(path, Mask.of(1), path, sizes=sizes, search_id="x", overwrite=True)
     with sentences.refused(UserError):
         prune_gguf(tmp_path / "nowhere.gguf", Mask.of(1), path, sizes=sizes, search_id="x", overwrite=True)
+
+
+@pytest.mark.parametrize("small_first_part", [True, False])
+def test_a_file_in_parts_is_pruned_into_one_file(small_first_part: bool, tmp_path: Path) -> None:
+    """The pruned file has the bytes of that from the whole file, whichever part is named."""
+    whole = write_llama(tmp_path / "dense.gguf", quantised=True)
+    parts = split(whole, small_first_part=small_first_part)
+    assert len(parts) == (4 if small_first_part else 3)
+    assert [part for part in parts if not gguf.GGUFReader(part).tensors] == (parts[:1] if small_first_part else [])
+    expected = pruned(whole, 1).out.read_bytes()
+    for part in parts:
+        out = tmp_path / f"from-{part.name}"
+        done = prune_gguf(part, Mask.of(1), out, sizes=sizes_of(whole), search_id="greedy-m2-1")
+        assert done.out.read_bytes() == expected
+        assert (done.source, done.source_bytes) == (parts[0], sum(part.stat().st_size for part in parts))
+    assert refusals(parts[-1], [Mask.of(1)]) == {}
+
+
+@pytest.mark.slow
+def test_llama_cpp_reads_the_parts_that_are_pruned(tmp_path: Path) -> None:
+    whole = write_llama(tmp_path / "dense.gguf")
+    parts = split(whole, small_first_part=True)
+    assert (by_llama_cpp(parts[0]) == by_llama_cpp(whole)).all()
+    done = prune_gguf(parts[2], Mask.of(0, 2), tmp_path / "out.gguf", sizes=sizes_of(whole), search_id="x")
+    assert (by_llama_cpp(done.out) == by_llama_cpp(pruned(whole, 0, 2).out)).all()
+
+
+def test_parts_that_do_not_belong_together_are_refused(tmp_path: Path, sentences: Sentences) -> None:
+    whole = write_llama(tmp_path / "dense.gguf")
+    sizes = sizes_of(whole)
+    parts = split(whole)
+    first, second, third = (part.read_bytes() for part in parts)
+
+    def prune(source: Path, out: Path = tmp_path / "out.gguf") -> None:
+        with sentences.refused(UserError):
+            prune_gguf(source, Mask.of(1), out, sizes=sizes, search_id="x", overwrite=True)
+
+    prune(parts[0], out=parts[1])
+    parts[1].write_bytes(third)
+    prune(parts[2])
+    parts[1].unlink()
+    prune(parts[0])
+    prune(parts[2])
+    renamed = tmp_path / "renamed.gguf"
+    renamed.write_bytes(first)
+    prune(renamed)
+    renamed.write_bytes(second)
+    prune(renamed)

@@ -100,6 +100,37 @@ def write_llama(
     return path
 
 
+def split(file: Path, tensors_per_part: int = 16, small_first_part: bool = False) -> list[Path]:
+    """Split a GGUF file as llama.cpp does, in another folder.
+
+    Args:
+        file: The file.
+        tensors_per_part: The number of tensors in each part but the last.
+        small_first_part: Whether the first part has metadata only.
+
+    Returns:
+        The parts.
+    """
+    reader = library.GGUFReader(file)
+    architecture = reader.fields["general.architecture"].contents()
+    writer = library.GGUFWriter(
+        None, architecture, split_max_tensors=tensors_per_part, small_first_shard=small_first_part
+    )
+    for name, field in reader.fields.items():
+        if not name.startswith("GGUF.") and name != "general.architecture":
+            kind, *item_kinds = field.types
+            writer.add_key_value(name, field.contents(), kind, item_kinds[0] if item_kinds else None)
+    for tensor in reader.tensors:
+        writer.add_tensor(tensor.name, tensor.data, raw_dtype=tensor.tensor_type)
+    folder = file.parent / "parts"
+    folder.mkdir(exist_ok=True)
+    writer.write_header_to_file(folder / file.name)
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return sorted(folder.glob(f"{file.stem}-*.gguf"))
+
+
 @pytest.fixture(scope="session")
 def gguf(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A random Llama and its tokenizer in a GGUF file."""

@@ -16,12 +16,13 @@ import torch
 from transformers import PreTrainedModel
 
 from raysearch.checkpoints.gguf_reader import read_fast
+from raysearch.errors import UserError
 from raysearch.models.file_cache import FileCache
 from raysearch.models.gguf import MAX_COPIES, is_whole
 from raysearch.models.loading import describe, fingerprint, load_model, load_tokenizer, tokenizer_fingerprint
 from raysearch.models.source import locate
-from raysearch.models.spec import LocatedModel, ModelSpec
-from tests.models.conftest import write_llama
+from raysearch.models.spec import LocatedModel, ModelSpec, label_of
+from tests.models.conftest import split, write_llama
 from tests.sentences import Sentences
 
 
@@ -103,6 +104,30 @@ def test_a_file_is_read_once_and_its_copy_is_the_same_model(gguf: Path, tmp_path
     assert fingerprint(located_copy) == fingerprint(plain)
     assert replace(describe(spec(gguf, cache)), model=plain) == replace(sizes, model=plain)
     assert not reads
+
+
+def test_each_part_names_the_model_of_all_parts(tmp_path: Path, sentences: Sentences) -> None:
+    whole = write_llama(tmp_path / "tiny.gguf")
+    parts = split(whole, small_first_part=True)
+    dense = load_model(model_of(whole, None))
+    tokenizer = tokenizer_fingerprint(load_tokenizer(model_of(whole, None)))
+    sizes = describe(spec(whole, None))
+    for part in parts:
+        model = model_of(part, tmp_path / "cache")
+        assert same(load_model(model), dense)
+        assert tokenizer_fingerprint(load_tokenizer(model_of(part, None))) == tokenizer
+        assert replace(describe(spec(part, None)), model=sizes.model) == sizes
+        assert fingerprint(model) == fingerprint(model_of(parts[0], None))
+        assert label_of(str(part), str(part)) == "tiny"
+    assert len(list((tmp_path / "cache").glob("*/model.safetensors"))) == 1
+    parts[2].unlink()
+    for part in parts[1:]:
+        with sentences.refused(UserError):
+            model_of(part, None)
+    for part in (parts[0], parts[1], parts[3]):
+        part.unlink()
+    with sentences.refused(UserError):
+        model_of(parts[1], None)
 
 
 def test_each_dtype_and_each_content_has_its_copy(gguf: Path, tmp_path: Path) -> None:
