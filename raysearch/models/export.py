@@ -33,12 +33,12 @@ from raysearch.models.card import (
     model_card,
     verified_text,
 )
-from raysearch.models.export_proof import ExportProof, fits_in_memory, prove_by_files
+from raysearch.models.export_proof import NO_MEMORY, CannotRunError, ExportProof, fits_in_memory, prove_by_files
 from raysearch.models.llama_cpp import misread_by_llama_cpp
 from raysearch.models.loading import describe, load_tokenizer, write_as_safetensors
 from raysearch.models.reading import folder_of_checkpoint
 from raysearch.models.source import locate
-from raysearch.models.spec import LocatedModel, ModelSpec
+from raysearch.models.spec import LocatedModel, ModelInfo, ModelSpec
 from raysearch.models.vllm import misread_by_vllm
 from raysearch.text.redaction import redact
 from raysearch.text.sentences import what_failed
@@ -54,8 +54,9 @@ class ExportResult:
         parameters: The parameters of the pruned model.
         parameters_dense: The parameters of the dense model.
         max_logit_difference: The largest difference between the reloaded checkpoint's logits and the masked dense
-            model's, relative to the largest |logit|; None if the models do not fit into the memory, and the files were
-            compared byte by byte.
+            model's, relative to the largest |logit|; None if the files were compared byte by byte instead.
+        not_run: Why the models were not run: they do not fit into the memory, or transformers cannot run the quantised
+            weights on this machine; None if they were run.
         before: The dense model's continuation of the prompt; None without a prompt.
         after: The reloaded checkpoint's continuation of it; None without a prompt.
         search_id: The search that found the mask; None if there is no such search.
@@ -68,6 +69,7 @@ class ExportResult:
     parameters: int
     parameters_dense: int
     max_logit_difference: float | None
+    not_run: str | None
     before: str | None
     after: str | None
     search_id: str | None
@@ -80,7 +82,8 @@ def export_checkpoint(
 ) -> ExportResult:
     """Write the model without the mask's layers as an ordinary checkpoint, and verify it on the CPU.
 
-    A model that does not fit into the memory is verified by its files alone.
+    A model that does not fit into the memory, or whose quantised weights transformers cannot run on this machine, is
+    verified by its files alone.
 
     Args:
         spec: The dense model. Its dtype is that of the verification; its device and attention are ignored.
@@ -104,8 +107,7 @@ def export_checkpoint(
     check_destination(located, out, overwrite)
     info = describe(spec)
     sites = info.sites
-    runs = fits_in_memory(info)
-    if prompt is not None and not runs:
+    if prompt is not None and not fits_in_memory(info):
         raise UserError(f"--prompt={prompt}: {spec.name} does not fit into the memory to continue it; leave it out")
     if prompt is not None:
         load_tokenizer(located)
@@ -113,12 +115,7 @@ def export_checkpoint(
         checkpoint = write_files(folder, source, sites.kept_layers(mask), sites.n_layers, located.trust_remote_code)
         if located.digest is not None:  # transformers has written the tokenizer of a GGUF file
             mend_tokenizer_config(folder)
-        if runs:
-            from raysearch.models.running_proof import prove_by_running  # imports torch, which the files do not need
-
-            proof = prove_by_running(folder, located, mask, prompt)
-        else:
-            proof = prove_by_files(folder, checkpoint, info, mask, located.trust_remote_code)
+        proof = _prove(folder, checkpoint, info, located, mask, prompt)
         # A local path is of no use to other people.
         name = located.path if located.is_hub else None
         pruned = Pruned(mask, sites, proof.parameters_dense, proof.parameters, proof.dtype, name)
@@ -130,11 +127,38 @@ def export_checkpoint(
         parameters=proof.parameters,
         parameters_dense=proof.parameters_dense,
         max_logit_difference=proof.max_logit_difference,
+        not_run=proof.not_run,
         before=proof.before,
         after=proof.after,
         search_id=evidence.search_id,
         misread_by_vllm=misread,
     )
+
+
+def _prove(
+    folder: Path, checkpoint: PrunedCheckpoint, info: ModelInfo, model: LocatedModel, mask: Mask, prompt: str | None
+) -> ExportProof:
+    """Compare a written checkpoint with the masked dense model: by running them if that is possible, else by files.
+
+    Args:
+        folder: The checkpoint.
+        checkpoint: What was written.
+        info: The sizes of the dense model.
+        model: The dense model.
+        mask: The removed layers.
+        prompt: A text that both models continue; None for none.
+    """
+    not_run = NO_MEMORY
+    if fits_in_memory(info):
+        from raysearch.models.running_proof import prove_by_running  # imports torch, which the files do not need
+
+        try:
+            return prove_by_running(folder, model, mask, prompt)
+        except CannotRunError as error:
+            if prompt is not None:
+                raise
+            not_run = error.reason
+    return prove_by_files(folder, checkpoint, info, mask, model.trust_remote_code, not_run)
 
 
 @contextlib.contextmanager
@@ -233,7 +257,7 @@ def _write_documents(
         evidence,
         name,
         tokenizer=proof.has_tokenizer,
-        verified=verified_text(proof.max_logit_difference),
+        verified=verified_text(proof.max_logit_difference, proof.not_run),
         auto_class=proof.auto_class,
         source_fields=fields_of_card(source),
         misread=misread_by_llama_cpp(folder, pruned.mask, pruned.sites),
