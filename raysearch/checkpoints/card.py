@@ -128,17 +128,21 @@ def model_card(
     )
 
 
-def verified_text(max_logit_difference: float | None) -> str:
+def verified_text(max_logit_difference: float | None, not_run: str | None) -> str:
     """Return how an exported checkpoint was compared with the masked dense model, as a sentence.
 
     Args:
         max_logit_difference: The largest difference of their logits, relative to the largest |logit|; None if only the
             files were compared.
+        not_run: Why they were not run, as a clause; None if they were run.
+
+    Returns:
+        The sentence.
     """
     if max_logit_difference is None:
         return (
-            "The model did not fit into the memory, so it was not run: every tensor was compared with its source, byte "
-            "by byte, and transformers builds the model that the config describes with exactly these weights."
+            f"The model was not run, since {not_run}. Every tensor was compared with its source, byte by byte, and the "
+            "weights belong to the model that transformers builds from the config."
         )
     return (
         "The checkpoint was loaded by plain transformers and compared with the masked dense model; largest logit "

@@ -31,7 +31,7 @@ def checkpoint_lines(export: ExportResult, out: Path, prompt: str | None, public
     size_dense = f"{export.parameters_dense / 1e6:,.1f} M parameters"
     lines = [
         f"Wrote {out}: {export.n_layers} layers, {size} instead of {size_dense}.",
-        "It does not fit into the memory, so it was not run; every tensor was compared with its source, byte by byte."
+        f"It was not run, since {export.not_run}; every tensor was compared with its source, byte by byte."
         if export.max_logit_difference is None
         else f"Reloaded with plain transformers; largest logit difference {export.max_logit_difference:.2g}.",
         f"vLLM: vllm serve {quote(str(out.expanduser()))}"

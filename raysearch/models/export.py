@@ -36,11 +36,11 @@ from raysearch.checkpoints.vllm import misread_by_vllm
 from raysearch.core.mask import Mask
 from raysearch.core.paths import as_path
 from raysearch.errors import UserError
-from raysearch.models.export_proof import ExportProof, fits_in_memory, prove_by_files
+from raysearch.models.export_proof import NO_MEMORY, CannotRunError, ExportProof, fits_in_memory, prove_by_files
 from raysearch.models.loading import describe, load_tokenizer, write_as_safetensors
 from raysearch.models.reading import folder_of_checkpoint
 from raysearch.models.source import locate
-from raysearch.models.spec import LocatedModel, ModelSpec
+from raysearch.models.spec import LocatedModel, ModelInfo, ModelSpec
 from raysearch.text.redaction import redact
 from raysearch.text.sentences import what_failed
 
@@ -55,8 +55,9 @@ class ExportResult:
         parameters: The parameters of the pruned model.
         parameters_dense: The parameters of the dense model.
         max_logit_difference: The largest difference between the reloaded checkpoint's logits and the masked dense
-            model's, relative to the largest |logit|; None if the models do not fit into the memory, and the files were
-            compared byte by byte.
+            model's, relative to the largest |logit|; None if the files were compared byte by byte instead.
+        not_run: Why the models were not run: they do not fit into the memory, or transformers cannot run the quantised
+            weights on this machine; None if they were run.
         before: The dense model's continuation of the prompt; None without a prompt.
         after: The reloaded checkpoint's continuation of it; None without a prompt.
         search_id: The search that found the mask; None if there is no such search.
@@ -70,6 +71,7 @@ class ExportResult:
     parameters: int
     parameters_dense: int
     max_logit_difference: float | None
+    not_run: str | None
     before: str | None
     after: str | None
     search_id: str | None
@@ -83,8 +85,9 @@ def export_checkpoint(
 ) -> ExportResult:
     """Write the model without the mask's layers as an ordinary checkpoint, and verify it on the CPU.
 
-    A model that does not fit into the memory is verified by its files alone. An adapter is merged in memory; next to
-    the merged checkpoint it is written for the pruned model without it.
+    A model that does not fit into the memory, or whose quantised weights transformers cannot run on this machine, is
+    verified by its files alone. An adapter is merged in memory; next to the merged checkpoint it is written for the
+    pruned model without it.
 
     Args:
         spec: The dense model. Its dtype is that of the verification; its device and attention are ignored.
@@ -108,10 +111,9 @@ def export_checkpoint(
     check_destination(located, out, overwrite)
     info = describe(spec)
     sites = info.sites
-    runs = fits_in_memory(info)
-    if prompt is not None and not runs:
+    if prompt is not None and not fits_in_memory(info):
         raise UserError(f"--prompt={prompt}: {spec.name} does not fit into the memory to continue it; leave it out")
-    if spec.adapter is not None and not runs:
+    if spec.adapter is not None and not fits_in_memory(info):
         raise UserError(
             f"model.adapter={spec.adapter}: {spec.name} does not fit into the memory to merge it; export it with "
             "--without-adapter"
@@ -126,12 +128,7 @@ def export_checkpoint(
             checkpoint = _write_merged(folder, source, located, kept_layers, sites.n_layers)
         if located.digest is not None:  # transformers has written the tokenizer of a GGUF file
             mend_tokenizer_config(folder)
-        if runs:
-            from raysearch.models.running_proof import prove_by_running  # imports torch, which the files do not need
-
-            proof = prove_by_running(folder, located, mask, prompt)
-        else:
-            proof = prove_by_files(folder, checkpoint, info, mask, located.trust_remote_code)
+        proof = _prove(folder, checkpoint, info, located, mask, prompt)
         # A local path is of no use to other people.
         name = located.path if located.is_hub else None
         is_merged = located.adapter is not None
@@ -145,12 +142,39 @@ def export_checkpoint(
         parameters=proof.parameters,
         parameters_dense=proof.parameters_dense,
         max_logit_difference=proof.max_logit_difference,
+        not_run=proof.not_run,
         before=proof.before,
         after=proof.after,
         search_id=evidence.search_id,
         misread_by_vllm=misread,
         adapter=out / ADAPTER_FOLDER if has_adapter else None,
     )
+
+
+def _prove(
+    folder: Path, checkpoint: PrunedCheckpoint, info: ModelInfo, model: LocatedModel, mask: Mask, prompt: str | None
+) -> ExportProof:
+    """Compare a written checkpoint with the masked dense model: by running them if that is possible, else by files.
+
+    Args:
+        folder: The checkpoint.
+        checkpoint: What was written.
+        info: The sizes of the dense model.
+        model: The dense model.
+        mask: The removed layers.
+        prompt: A text that both models continue; None for none.
+    """
+    not_run = NO_MEMORY
+    if fits_in_memory(info):
+        from raysearch.models.running_proof import prove_by_running  # imports torch, which the files do not need
+
+        try:
+            return prove_by_running(folder, model, mask, prompt)
+        except CannotRunError as error:
+            if prompt is not None:
+                raise
+            not_run = error.reason
+    return prove_by_files(folder, checkpoint, info, mask, model.trust_remote_code, not_run)
 
 
 @contextlib.contextmanager
@@ -281,7 +305,7 @@ def _write_documents(
         evidence,
         name,
         tokenizer=proof.has_tokenizer,
-        verified=verified_text(proof.max_logit_difference),
+        verified=verified_text(proof.max_logit_difference, proof.not_run),
         auto_class=proof.auto_class,
         source_fields=fields_of_card(source),
         misread=misread_by_llama_cpp(folder, pruned.mask, pruned.sites),

@@ -10,10 +10,12 @@ from raysearch.checkpoints.pruning import PrunedCheckpoint, wrong_names
 from raysearch.checkpoints.safetensors_file import SlicedTensor
 from raysearch.core.machine import memory_bytes
 from raysearch.core.mask import Mask
-from raysearch.errors import UnsupportedModelError
+from raysearch.errors import UnsupportedModelError, UserError
 from raysearch.models.meta_load import load_without_values
 from raysearch.models.spec import ModelInfo
 
+#: Why a large model is not run.
+NO_MEMORY = "it does not fit into the memory"
 #: The memory that running a model takes besides its weights: libraries, states, logits.
 _OTHER_BYTES = 2**30
 
@@ -27,8 +29,9 @@ class ExportProof:
         parameters_dense: The parameters of the dense model.
         dtype: The dtype of the weights in memory, such as ``bfloat16``.
         auto_class: The name of the class that loads the checkpoint, such as ``AutoModelForCausalLM``.
-        max_logit_difference: The largest difference of their logits, relative to the largest |logit|; None if the
-            models do not fit into the memory, and only the files were compared.
+        max_logit_difference: The largest difference of their logits, relative to the largest |logit|; None if only the
+            files were compared.
+        not_run: Why the models were not run, and only the files were compared; None if they were run.
         has_tokenizer: Whether the checkpoint has a tokenizer.
         before: The dense model's continuation of the prompt; None without a prompt.
         after: The checkpoint's continuation of it; None without a prompt.
@@ -39,9 +42,23 @@ class ExportProof:
     dtype: str
     auto_class: str
     max_logit_difference: float | None
+    not_run: str | None
     has_tokenizer: bool
     before: str | None = None
     after: str | None = None
+
+
+class CannotRunError(UserError):
+    """transformers cannot run the dense model on this machine.
+
+    Args:
+        name: The name of the model.
+        reason: Why it cannot, as a clause.
+    """
+
+    def __init__(self, name: str, reason: str) -> None:
+        super().__init__(f"model={name} cannot be run: {reason}; export it without --prompt")
+        self.reason = reason
 
 
 def fits_in_memory(info: ModelInfo) -> bool:
@@ -50,12 +67,13 @@ def fits_in_memory(info: ModelInfo) -> bool:
 
 
 def prove_by_files(
-    folder: Path, pruned: PrunedCheckpoint, info: ModelInfo, mask: Mask, trust_remote_code: bool
+    folder: Path, pruned: PrunedCheckpoint, info: ModelInfo, mask: Mask, trust_remote_code: bool, not_run: str
 ) -> ExportProof:
     """Compare an exported checkpoint with the dense model without running them. torch is not imported here.
 
     Every tensor is compared with its source, byte by byte. Then transformers builds the model that the config
-    describes, without values, and names the weights that are missing or left over.
+    describes, without values, and names the weights that are missing or left over. If it cannot read the quantisation,
+    it builds the model without it, and names the modules that have no weights, and the weights that have no module.
 
     Args:
         folder: The checkpoint.
@@ -63,6 +81,7 @@ def prove_by_files(
         info: The dense model.
         mask: The removed layers.
         trust_remote_code: Whether code of the checkpoint may run.
+        not_run: Why the models are not run, as a clause.
 
     Returns:
         What was compared.
@@ -86,5 +105,6 @@ def prove_by_files(
         dtype=info.dtype,
         auto_class=load.auto_class,
         max_logit_difference=None,
+        not_run=not_run,
         has_tokenizer=(folder / "tokenizer_config.json").is_file(),
     )

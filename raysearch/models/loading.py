@@ -24,6 +24,7 @@ from raysearch.models.gguf_content import read_content
 from raysearch.models.reading import (
     check_causal,
     check_code,
+    check_quantisation,
     commit_of,
     model_class,
     pretrained_arguments,
@@ -141,6 +142,7 @@ def _read_model(model: LocatedModel, device: str) -> PreTrainedModel:
     config = load_config(model)
     arguments = pretrained_arguments(model)
     with reading(model):
+        check_quantisation(model, config)
         # With output_loading_info, from_pretrained returns a pair; its annotations do not say so.
         pair: Any = model_class(config).from_pretrained(
             config=config,

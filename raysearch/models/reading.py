@@ -154,6 +154,33 @@ def check_causal(model: LocatedModel, config: PreTrainedConfig) -> None:
         )
 
 
+def check_quantisation(model: LocatedModel, config: PreTrainedConfig) -> None:
+    """Refuse quantised weights of a method that transformers does not know, since it would read them as plain ones.
+
+    Args:
+        model: The model.
+        config: The model's config.
+
+    Raises:
+        UserError: transformers does not know the method.
+    """
+    from transformers.quantizers import AutoHfQuantizer
+
+    quantisation = quantisation_of(config)
+    if quantisation is not None and not AutoHfQuantizer.supports_quant_method(quantisation):
+        raise UserError(
+            f"transformers does not know the quantisation {quantisation.get('quant_method')} of model={model.name}; "
+            "use the model before it was quantised"
+        )
+
+
+def quantisation_of(config: PreTrainedConfig) -> dict[str, Any] | None:
+    """Return the description of quantised weights in a config that was just read; None if they are not quantised."""
+    return getattr(config, "quantization_config", None) or getattr(
+        config.get_text_config(), "quantization_config", None
+    )
+
+
 def pretrained_arguments(model: LocatedModel) -> dict[str, Any]:
     """Return the arguments for `from_pretrained`, so that every call reads the same files."""
     files: dict[str, Any] = {

@@ -15,9 +15,9 @@ from raysearch.checkpoints.pruning import wrong_names
 from raysearch.checkpoints.quiet import quiet
 from raysearch.core.mask import Mask
 from raysearch.errors import UnsupportedModelError, UserError
-from raysearch.models.export_proof import ExportProof
+from raysearch.models.export_proof import CannotRunError, ExportProof
 from raysearch.models.loading import load_config, load_model, load_tokenizer, resolve_dtype
-from raysearch.models.reading import model_class, tokenizer_fingerprint
+from raysearch.models.reading import model_class, quantisation_of, tokenizer_fingerprint
 from raysearch.models.spec import LocatedModel
 from raysearch.models.stack import LayerStack
 from raysearch.models.verification import continuation, handed_to_layers, probe_logits, relative_gap, why_mute
@@ -54,6 +54,7 @@ def prove_by_running(folder: Path, model: LocatedModel, mask: Mask, prompt: str 
         What was compared.
 
     Raises:
+        CannotRunError: transformers cannot run the quantised weights of the dense model on this machine.
         UserError: The dense model cannot be loaded, or there is a prompt but no tokenizer.
         UnsupportedModelError: The checkpoint cannot be loaded, or is another model, or the layers that stay do not run.
     """
@@ -86,6 +87,7 @@ def prove_by_running(folder: Path, model: LocatedModel, mask: Mask, prompt: str 
         dtype=str(reloaded.dtype).removeprefix("torch."),
         auto_class=model_class(reloaded.config).__name__,
         max_logit_difference=gap,
+        not_run=None,
         has_tokenizer=tokenizer is not None,
         before=masked.before,
         after=continuation(reloaded, tokenizer, prompt),
@@ -114,19 +116,38 @@ def _check_tokenizer(folder: Path, model: LocatedModel, tokenizer: PreTrainedTok
         )
 
 
+def _masked_logits(stack: LayerStack, mask: Mask, is_quantised: bool) -> Tensor:
+    """Return the logits of the probe without a mask's layers."""
+    with stack.bypassed(mask) as masked:
+        try:
+            return probe_logits(masked)
+        except (TypeError, ValueError, AttributeError) as error:
+            if is_quantised:  # a kernel may refuse this machine
+                raise
+            raise UnsupportedModelError(
+                f"{stack.kind} cannot be exported without {mask}: a layer that stays needs what a removed layer passes "
+                f"on ({type(error).__name__}: {first_line(error)}); choose another mask"
+            ) from error
+
+
 def _run_masked(
     model: LocatedModel, mask: Mask, tokenizer: PreTrainedTokenizerBase | None, prompt: str | None
 ) -> _Masked:
     """Load the dense model, and return what it computes without the mask's layers."""
-    stack = LayerStack(load_model(model))
+    quantisation = quantisation_of(load_config(model))
     try:
-        with stack.bypassed(mask) as masked:
-            logits = probe_logits(masked)
-    except (TypeError, ValueError, AttributeError) as error:
-        raise UnsupportedModelError(
-            f"{stack.kind} cannot be exported without {mask}: a layer that stays needs what a removed one passes on "
-            f"({type(error).__name__}: {first_line(error)}); choose another mask"
-        ) from error
+        stack = LayerStack(load_model(model))
+        logits = _masked_logits(stack, mask, is_quantised=quantisation is not None)
+    except UnsupportedModelError:
+        raise
+    except Exception as error:  # each method has its own error for a library or a GPU that is missing
+        if quantisation is None:
+            raise
+        detail = first_line(error.__cause__ or error).split(". ")[0].split("; ")[0]  # without the model's local path
+        if "ignore_mismatched_sizes" in str(error.__cause__):
+            detail = "it expects other shapes"
+        method = quantisation.get("quant_method")
+        raise CannotRunError(model.name, f"transformers cannot run its {method} weights here ({detail})") from error
     handed = handed_to_layers(stack)
     return _Masked(
         config=copy.deepcopy(stack.model.config),

@@ -10,6 +10,7 @@ from raysearch.checkpoints.card import Evidence, Pruned, gguf_card, mergekit_yam
 from raysearch.core.mask import Mask
 from raysearch.core.measure import PERPLEXITY, Measure
 from raysearch.core.site import Sites
+from raysearch.models.export_proof import NO_MEMORY
 
 EVIDENCE = Evidence(
     model="tiny",
@@ -38,7 +39,7 @@ def test_the_mergekit_recipe_keeps_the_same_layers() -> None:
 
 
 def test_the_card_carries_the_evidence() -> None:
-    card = model_card(PRUNED, EVIDENCE, "pruned", tokenizer=False, verified=verified_text(0.0))
+    card = model_card(PRUNED, EVIDENCE, "pruned", tokenizer=False, verified=verified_text(0.0, None))
     for part in (
         "`{1,2,5}`** (0-based",
         "| layers | 8 | 5 |",
@@ -67,7 +68,7 @@ def test_the_card_shows_the_readout_of_the_loss() -> None:
         (Measure("nats per token", "token"), []),
     ):
         evidence = replace(EVIDENCE, objective="another", measure=measure, dense_loss=0.5, loss=0.575, delta_error=None)
-        card = model_card(PRUNED, evidence, "pruned", tokenizer=True, verified=verified_text(None))
+        card = model_card(PRUNED, evidence, "pruned", tokenizer=True, verified=verified_text(None, NO_MEMORY))
         rows = [f"| loss ({measure.unit}) | 0.5000 | 0.5750 |", *readout, ""]
         assert card.partition("| parameters |")[2].splitlines()[1 : len(rows) + 1] == rows
 

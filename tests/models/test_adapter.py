@@ -13,7 +13,6 @@ import pytest
 import torch
 from peft import LoHaConfig, LoraConfig, PeftModel, get_peft_model
 from safetensors.torch import load_file, save_file
-from tests.checkpoints.test_card import EVIDENCE
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from raysearch.checkpoints.adapter import Adapter
@@ -28,6 +27,7 @@ from raysearch.models.stack import LayerStack
 from raysearch.models.surgery import remove_layers
 from raysearch.models.verification import probe_logits, relative_gap
 from tests.cases import assert_each
+from tests.checkpoints.test_card import EVIDENCE
 from tests.checkpoints.test_pruning import same_bytes, weights_of
 from tests.models.families import _WIDTHS, FAMILIES, N_LAYERS, tiny
 from tests.models.test_export import dense

@@ -259,15 +259,20 @@ def test_a_failed_export_does_not_change_the_folder(tmp_path: Path, monkeypatch:
 
 
 def speaking(family: str, tmp_path: Path) -> ModelSpec:
-    """Write a dense model with a tokenizer whose words are w0 … w127."""
+    """Write a dense model with a tokenizer."""
+    spec = dense(family, tmp_path)
+    write_tokenizer(spec.path)
+    return spec
+
+
+def write_tokenizer(folder: str) -> None:
+    """Write a tokenizer whose words are w0 … w127."""
     from tokenizers import Tokenizer, models, pre_tokenizers
 
-    spec = dense(family, tmp_path)
     words = {f"w{index}": index for index in range(128)}
     backend = Tokenizer(models.WordLevel(words, unk_token="w0"))
     backend.pre_tokenizer = pre_tokenizers.Whitespace()
-    PreTrainedTokenizerFast(tokenizer_object=backend, pad_token="w0").save_pretrained(spec.path)
-    return spec
+    PreTrainedTokenizerFast(tokenizer_object=backend, pad_token="w0").save_pretrained(folder)
 
 
 def test_a_prompt_may_use_all_positions(tmp_path: Path) -> None:
