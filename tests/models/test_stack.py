@@ -51,9 +51,9 @@ def deleted(model: PreTrainedModel, mask: Mask) -> PreTrainedModel:
     config.num_hidden_layers = len(kept_layers)
     if width := getattr(config, "hidden_size_per_layer_input", 0):
         slices = torch.arange(N_LAYERS * width).view(N_LAYERS, width)[list(kept_layers)].flatten()
-        embeddings = model.get_submodule("model.embed_tokens_per_layer")
+        embeddings: Any = model.get_submodule("model.embed_tokens_per_layer")
         embeddings.weight = nn.Parameter(embeddings.weight[:, slices], requires_grad=False)
-        projection = model.get_submodule("model.per_layer_model_projection")
+        projection: Any = model.get_submodule("model.per_layer_model_projection")
         projection.weight = nn.Parameter(projection.weight[slices], requires_grad=False)
     return model
 
@@ -241,7 +241,9 @@ def test_every_layer_of_the_reference_matters() -> None:
     assert_each(["llama", "gpt2", "gemma3_text", "falcon"], check)
 
 
-@pytest.mark.parametrize("family", ["llama", "gemma3_text", "gpt2", "bloom", "opt", "deepseek_v4", "gemma3n_text", "zaya"])
+@pytest.mark.parametrize(
+    "family", ["llama", "gemma3_text", "gpt2", "bloom", "opt", "deepseek_v4", "gemma3n_text", "zaya"]
+)
 def test_generation_with_a_cache_equals_the_model_with_the_layers_deleted(family: str) -> None:
     model = (FAMILIES | STREAMS | PASSING)[family]()
     prompt = torch.tensor(TOKENS[:1])
