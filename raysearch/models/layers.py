@@ -251,9 +251,9 @@ def _extras(calls: Sequence[_Call]) -> tuple[Extra, ...]:
     for call, next_call in itertools.pairwise(calls):
         if not isinstance(call.output, (tuple, list)):
             continue
-        arguments: dict[int | str, Any] = {**dict(enumerate(next_call.args[1:])), **next_call.kwargs}
+        arguments: list[tuple[int | str, Any]] = [*enumerate(next_call.args[1:]), *next_call.kwargs.items()]
         for place, value in enumerate(call.output[1:], start=1):
-            for argument, next_value in arguments.items():
+            for argument, next_value in arguments:
                 if isinstance(value, Tensor) and next_value is value:
                     argument_of_place.setdefault(place, argument)
     return tuple(Extra(place, argument) for place, argument in sorted(argument_of_place.items()))

@@ -2,15 +2,15 @@
 
 A decoder's forward embeds the tokens, prepares the other arguments of its layers (masks, rotary embeddings,
 positions), runs the layers, and finishes with a tail (final norm, head, soft-capping). These arguments do not depend on
-the hidden state. So one forward with recording stand-ins in place of the layers captures them, and any subset of the
-real layers can then run on any hidden state:
+what the layers compute. So one forward with recording stand-ins in place of the layers captures them, and any subset of
+the real layers can then run on any state:
 
     captured = stack.capture(batch.inputs)               the model's own embedding, masks, positions
     hidden = stack.walk(captured, mask)                  the sites that the mask keeps
     logits = stack.logits(hidden.flatten(0, 1))          the model's own tail
 
 A state is what goes from layer to layer: the hidden state, which may have several streams for each token, and values
-such as the tokens that a sparse attention has chosen for the next layers. Its tail merges the streams.
+such as the tokens that a sparse attention has chosen for the next layers. The tail merges the streams.
 
 A stand-in is a function that replaces one layer's `forward`, so the model still reads the layer's other attributes
 (`attention_type` …). `raysearch.models.verification` compares the walk with the model's own forward.
@@ -173,8 +173,8 @@ class LayerStack:
             if not convention.extras or any(extra is not None for extra in state.extras):
                 raise
             raise UnsupportedModelError(
-                f"{self.kind} cannot run layer {self.sites[site].label} without all layers before it "
-                f"({type(error).__name__}: {first_line(error)}); use protect=[0], which keeps the first"
+                f"{self.kind} cannot run layer {self.sites[site].label} without any layer before it that passes on what "
+                f"it needs ({type(error).__name__}: {first_line(error)}); keep one, such as the first by protect=[0]"
             ) from error
 
     def walk(self, captured: Captured, mask: Mask) -> Tensor:

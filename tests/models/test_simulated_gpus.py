@@ -33,7 +33,7 @@ from raysearch.recovery.teacher import TeacherJob
 from raysearch.searching.speed_options import SpeedOptions
 from tests.cases import assert_each
 from tests.generation.test_decoding import DECODINGS, Numbers, prompts
-from tests.models.families import FAMILIES
+from tests.models.families import FAMILIES, PASSING
 from tests.models.simulated_gpus import SimulatedGpus, gpus, guard
 from tests.models.test_verification import items
 
@@ -43,6 +43,7 @@ pytestmark = pytest.mark.slow
 
 #: The last mask keeps only layers on the first of two GPUs.
 MASKS = tuple(Mask.of(*layers) for layers in [(), (0,), (1,), (2,), (0, 3), (1, 2, 3)])
+_FAMILIES = FAMILIES | PASSING
 Place = Callable[[PreTrainedModel], PreTrainedModel]
 
 
@@ -83,14 +84,14 @@ def calibration_of(objective: Objective) -> Calibration:
 def cpu_losses(objective: Objective, family: str) -> Mapping[Any, Any]:
     """Return the losses of all masks on the CPU."""
     calibration = calibration_of(objective)
-    replica = Replica(LayerStack(FAMILIES[family]()), [calibration])
+    replica = Replica(LayerStack(_FAMILIES[family]()), [calibration])
     return replica.evaluate(MaskUnit(calibration.fingerprint, 0, MASKS)).values
 
 
 @pytest.mark.parametrize(
     ("objective", "families"),
     [
-        (PerplexityObjective(), ["llama", "gemma2", "gpt2", "falcon", "mixtral", "deepseek_v3"]),
+        (PerplexityObjective(), ["llama", "gemma2", "gpt2", "falcon", "mixtral", "deepseek_v3", "hy_v4"]),
         (KLObjective(), ["llama"]),
         (HiddenCosineObjective(), ["llama"]),
         (TaskMarginObjective(), ["llama"]),
@@ -102,7 +103,7 @@ def test_losses(gpus: SimulatedGpus, place: Place, objective: Any, families: lis
 
     def check(family: str) -> None:
         expected = cpu_losses(objective, family)
-        replica = Replica(LayerStack(place(FAMILIES[family]())), [calibration])
+        replica = Replica(LayerStack(place(_FAMILIES[family]())), [calibration])
         waits = []
         for masks in (MASKS[:2], MASKS, MASKS[:2]):  # the first call also decides whether choices are packed
             gpus.waits.clear()

@@ -51,9 +51,9 @@ def deleted(model: PreTrainedModel, mask: Mask) -> PreTrainedModel:
     config.num_hidden_layers = len(kept_layers)
     if width := getattr(config, "hidden_size_per_layer_input", 0):
         slices = torch.arange(N_LAYERS * width).view(N_LAYERS, width)[list(kept_layers)].flatten()
-        embeddings = model.get_submodule("model.embed_tokens_per_layer")
+        embeddings: Any = model.get_submodule("model.embed_tokens_per_layer")
         embeddings.weight = nn.Parameter(embeddings.weight[:, slices], requires_grad=False)
-        projection = model.get_submodule("model.per_layer_model_projection")
+        projection: Any = model.get_submodule("model.per_layer_model_projection")
         projection.weight = nn.Parameter(projection.weight[slices], requires_grad=False)
     return model
 
