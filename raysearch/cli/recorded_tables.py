@@ -84,7 +84,7 @@ def searches_table(
         table.add_row(
             record.search_id,
             record.state,
-            label_of(settings.model_name, settings.model_path),
+            label_of(settings.model_name, settings.model_path, settings.adapter),
             calibration,
             "" if settings.samples is None else as_typed(settings.samples),
             draw,

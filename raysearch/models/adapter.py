@@ -97,7 +97,7 @@ def merge_adapter(loaded: PreTrainedModel, model: LocatedModel) -> PreTrainedMod
     try:
         with quiet(), torch.random.fork_rng(devices=[]):
             tuned: Any = PeftModel.from_pretrained(loaded, str(folder), torch_device="cpu")
-            merged: PreTrainedModel = tuned.merge_and_unload(safe_merge=True)
+            merged: PreTrainedModel = tuned.merge_and_unload()  # safe_merge would round twice
     except (ValueError, TypeError, NotImplementedError, RuntimeError) as error:
         raise UserError(
             f"model.adapter={model.adapter} cannot be merged into model={model.name} ({first_line(error)}); use "

@@ -27,16 +27,20 @@ _ATTENTIONS = ("auto", "sdpa", "eager", "flash_attention_2")
 MAX_COPIED_BYTES = 2**31
 
 
-def label_of(name: str, path: str) -> str:
+def label_of(name: str, path: str, adapter: str | None = None) -> str:
     """Return the name of a model for people: in titles, cards and tables.
 
     Args:
         name: The user's name for the model, which may be its path.
         path: Its path, as in `ModelSpec`.
+        adapter: The folder of its adapter; None if it has none.
 
     Returns:
-        The last part of the path, if the name is a local path; otherwise the name.
+        The last part of the path, if the name is a local path; otherwise the name. The name of the adapter's folder
+        follows.
     """
+    if adapter is not None:
+        return f"{label_of(name, path)} + {Path(adapter).absolute().name}"
     if name != path:
         return name
     local = Path(os.path.expanduser(name))
@@ -89,9 +93,8 @@ class ModelSpec:
 
     @property
     def label(self) -> str:
-        """The name in titles, cards and tables, see `label_of`, with the name of the adapter's folder."""
-        label = label_of(self.name, self.path)
-        return label if self.adapter is None else f"{label} + {Path(self.adapter).absolute().name}"
+        """The name in titles, cards and tables, see `label_of`."""
+        return label_of(self.name, self.path, self.adapter)
 
 
 @dataclass(frozen=True, kw_only=True)

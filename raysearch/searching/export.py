@@ -184,7 +184,8 @@ def searched_gguf(model: ModelSpec, out: Path) -> Path:
     if model.adapter is not None:
         raise UserError(
             f"--gguf={out} would lose model.adapter={model.adapter}, which is not in {source}; export with --out and "
-            "convert that by llama.cpp's convert_hf_to_gguf.py, or name a GGUF file of the merged model with --from"
+            "convert that by llama.cpp's convert_hf_to_gguf.py, name a GGUF file of the merged model with --from, or "
+            "leave the adapter out with --without-adapter"
         )
     return source
 

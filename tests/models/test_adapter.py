@@ -156,7 +156,7 @@ def test_an_export_has_the_merged_model_and_the_renumbered_adapter(tmp_path: Pat
     card, base_card = ((tmp_path / name / "README.md").read_text() for name in ("pruned", "base"))
     assert "The adapter lora is merged into the weights." in card
     assert f"raysearch export {EVIDENCE.search_id} --remove 1 --without-adapter --out pruned-base" in card
-    assert "They were measured with the adapter lora, which this model is without." in base_card
+    assert "The losses are those with the adapter lora, which this model does not have." in base_card
     assert "## The adapter" not in base_card
 
 
@@ -225,6 +225,10 @@ def test_another_dtype_does_not_change_what_is_merged(tmp_path: Path, dtype: str
     report = exported(ModelSpec("llama", str(tmp_path / "dense"), dtype, adapter=adapter), tmp_path / "pruned")
     assert report.max_logit_difference == 0
     assert {values.dtype for values in weights_of(tmp_path / "pruned").values()} == {torch.bfloat16}
+    exported(ModelSpec("llama", str(tmp_path / "dense")), tmp_path / "base")
+    expected = merged(tmp_path / "base", tmp_path / "pruned/adapter").state_dict()
+    loaded = AutoModelForCausalLM.from_pretrained(tmp_path / "pruned").state_dict()
+    assert all(same_bytes(loaded[name], values) for name, values in expected.items())
 
 
 def test_a_gguf_file_takes_an_adapter_too(gguf: Path, tmp_path: Path) -> None:
