@@ -30,6 +30,9 @@ class ExportProof:
         max_logit_difference: The largest difference of their logits, relative to the largest |logit|; None if the
             models do not fit into the memory, and only the files were compared.
         has_tokenizer: Whether the checkpoint has a tokenizer.
+        has_image: Whether both models were run on an image, too.
+        why_no_image: Why they were not run on an image, though the model reads images; None if it reads none, or if
+            only the files were compared.
         before: The dense model's continuation of the prompt; None without a prompt.
         after: The checkpoint's continuation of it; None without a prompt.
     """
@@ -40,8 +43,17 @@ class ExportProof:
     auto_class: str
     max_logit_difference: float | None
     has_tokenizer: bool
+    has_image: bool = False
+    why_no_image: str | None = None
     before: str | None = None
     after: str | None = None
+
+    @property
+    def image_text(self) -> str | None:
+        """Whether an image was part of the comparison, as a sentence; None if the model reads no images."""
+        if self.has_image:
+            return "The comparison included an image, which the model's own processor encoded."
+        return None if self.why_no_image is None else f"No image was part of the comparison: {self.why_no_image}."
 
 
 def fits_in_memory(info: ModelInfo) -> bool:

@@ -5,7 +5,7 @@ positions), runs the layers, and finishes with a tail (final norm, head, soft-ca
 the hidden state. So one forward with recording stand-ins in place of the layers captures them, and any subset of the
 real layers can then run on any hidden state:
 
-    captured = stack.capture(batch.inputs)               the model's own embedding, masks, positions
+    captured = stack.capture(batch.inputs)               the model's own embedding, towers, masks, positions
     hidden = stack.walk(captured, mask)                  the sites that the mask keeps
     logits = stack.logits(hidden.flatten(0, 1))          the model's own tail
 
@@ -17,9 +17,9 @@ from __future__ import annotations
 
 import contextlib
 import functools
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -29,7 +29,7 @@ from torch import Tensor, nn
 from transformers import Cache, PreTrainedModel
 from transformers.cache_utils import CacheLayerMixin
 
-from raysearch.calibration.batch import Inputs
+from raysearch.calibration.batch import Inputs, RowImages
 from raysearch.calibration.objectives.base import by_chunk, log_prob, to_device
 from raysearch.core.mask import Mask
 from raysearch.errors import UnsupportedModelError, UserError
@@ -46,12 +46,19 @@ class Captured:
 
     embedded: Tensor  #: the hidden state that enters layer 0, [B, T, d]
     calls: tuple[LayerCall, ...]  #: the other arguments of each of the N layers; empty if there are parts
-    parts: tuple[Part, ...] = ()  #: the rows by length, if rows of different lengths must not run together
+    parts: tuple[Part, ...] = ()  #: the rows that run together, if not all rows must
+    #: By site, what the model's own code adds to the site's output: features of images, [B, T, d].
+    added: Mapping[int, Tensor] = field(default_factory=dict)
+
+    @property
+    def sites_with_features(self) -> list[int]:
+        """The sites to whose outputs features of images are added, ascending."""
+        return sorted({*self.added, *(site for part in self.parts for site in part.captured.added)})
 
 
 @dataclass(frozen=True)
 class Part:
-    """The rows of a batch that have the same length, without padding."""
+    """Rows of a batch that run together: of the same length, without padding; with images, a single row."""
 
     rows: Tensor  #: their indices in the batch, int64, [R]
     n_tokens: int  #: the tokens of each row that are not padding
@@ -101,13 +108,19 @@ class LayerStack:
     def capture(self, inputs: Inputs) -> Captured:
         """Run the model's own forward with recording stand-ins in place of all layers; none of the layers runs."""
         lengths = inputs.lengths
+        if inputs.images is not None and (len(inputs.images) > 1 or inputs.attention_mask is not None):
+            assert lengths is not None, "rows with images are not packed"
+            return self._capture_parts(inputs, lengths, [np.array([row]) for row in range(len(lengths))])
         if self.by_length and lengths is not None and len({*lengths.tolist()}) > 1:
-            return self._capture_by_length(inputs, lengths)
+            return self._capture_parts(
+                inputs, lengths, [np.flatnonzero(lengths == n_tokens) for n_tokens in np.unique(lengths)]
+            )
+        (images,) = inputs.images or ({},)
         recorded: list[tuple[Tensor, LayerCall]] = []
 
         def record(layer: int, hidden: Tensor, call: LayerCall) -> Tensor:
             recorded.append((hidden, call))
-            return hidden
+            return torch.zeros_like(hidden) if images else hidden  # then what the model adds is all that comes next
 
         positions = None if inputs.position_ids is None else torch.tensor(inputs.position_ids)
         with self._replaced(range(len(self.layers)), record):
@@ -117,15 +130,20 @@ class LayerStack:
                 read=False,
                 attention_mask=self._attention_mask(inputs),
                 position_ids=positions,
+                **image_tensors(images, self.model.dtype),
             )
-        return Captured(recorded[0][0], tuple(call for _, call in recorded))
+        (embedded, _), *after_layers = recorded
+        added = {site: state for site, (state, _) in enumerate(after_layers) if images and state.any()}
+        return Captured(embedded, tuple(call for _, call in recorded), added=added)
 
-    def _capture_by_length(self, inputs: Inputs, lengths: npt.NDArray[np.int64]) -> Captured:
+    def _capture_parts(
+        self, inputs: Inputs, lengths: npt.NDArray[np.int64], rows_of_parts: Iterable[npt.NDArray[np.int64]]
+    ) -> Captured:
+        """Capture parts of a batch, each with rows of the same length, by themselves."""
         parts = []
-        for n_tokens in np.unique(lengths).tolist():
-            rows = np.flatnonzero(lengths == n_tokens)
-            ids = inputs.input_ids[rows, :n_tokens]
-            captured = self.capture(Inputs(ids, None, None, np.zeros(0, np.int64)))
+        for rows in rows_of_parts:
+            n_tokens = int(lengths[rows[0]])
+            captured = self.capture(inputs.rows(rows, n_tokens))
             parts.append(Part(torch.from_numpy(rows).to(captured.embedded.device), n_tokens, captured))
         first = parts[0].captured.embedded
         embedded = first.new_zeros(*inputs.input_ids.shape, first.shape[-1])
@@ -169,7 +187,8 @@ class LayerStack:
             output = run(hidden, *call.args, **call.kwargs)
         else:
             output = run(hidden_states=hidden, **call.kwargs)
-        return output[0] if isinstance(output, (tuple, list)) else output
+        after: Tensor = output[0] if isinstance(output, (tuple, list)) else output
+        return after + captured.added[site].to(after.device) if site in captured.added else after
 
     def walk(self, captured: Captured, mask: Mask) -> Tensor:
         """Run the sites that a mask keeps.
@@ -327,6 +346,20 @@ def _skip(layer: int, hidden: Tensor, call: LayerCall) -> Tensor:
 def _no_tokens(hidden: Tensor) -> Tensor:
     """Return n sequences of one token, [n, 1], whose states are replaced by `hidden`, on its device."""
     return torch.zeros(len(hidden), 1, dtype=torch.int64, device=hidden.device)
+
+
+def image_tensors(images: RowImages, dtype: torch.dtype) -> dict[str, Tensor]:
+    """Return the arguments of a model's forward for the images of a row.
+
+    Args:
+        images: The images.
+        dtype: The dtype of the model's weights, which numbers with fractions get.
+
+    Returns:
+        The tensors, on the CPU, by the name of the argument.
+    """
+    tensors = {name: torch.tensor(values) for name, values in images.items()}
+    return {name: tensor.to(dtype) if tensor.is_floating_point() else tensor for name, tensor in tensors.items()}
 
 
 def predicting(hidden: Tensor, inputs: Inputs) -> Tensor:
