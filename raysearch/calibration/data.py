@@ -134,9 +134,9 @@ class Data:
             drawn = self.items()
             if self.format.has_images:
                 batch = encode_questions(drawn.samples, self.draw.seq_len, processor, self._folder)
-                truncated = 0
+                n_truncated = 0  # longer rows are refused
             else:
-                batch, truncated = encode_items(drawn.samples, form, self.draw, tokenizer)
+                batch, n_truncated = encode_items(drawn.samples, form, self.draw, tokenizer)
             if form is Form.TEXT:
                 description["score"] = self.draw.score
             if drawn.groups:
@@ -144,7 +144,7 @@ class Data:
             description |= {"rows_read": drawn.rows_read, "duplicates": drawn.duplicates}
             if drawn.skipped:
                 description["skipped"] = drawn.skipped
-            description["truncated"] = truncated
+            description["truncated"] = n_truncated
         real_ids = batch.input_ids if batch.attention_mask is None else batch.input_ids[batch.attention_mask]
         unknown_share = float(np.mean(real_ids == getattr(tokenizer, "unk_token_id", None)))
         if unknown_share >= _RECORDED_UNKNOWN_SHARE:
