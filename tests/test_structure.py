@@ -54,6 +54,7 @@ EDGES = {
     "matplotlib": ("figures/",),
     "statsmodels": ("reporting/analysis/",),
     "gguf": ("checkpoints/", "models/"),
+    "PIL": ("calibration/images.py",),
     "datasets": ("assessment/subjects.py", "calibration/rows.py", "recovery/trainer.py"),
 }
 

@@ -5,16 +5,21 @@ Batches hold NumPy arrays alone, so that processes can exchange a calibration wi
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import hashlib
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 from functools import cached_property
-from typing import Self
+from typing import Any, Self
 
 import numpy as np
 import numpy.typing as npt
 
 from raysearch.generation.answer import Answer
+
+#: What a processor makes of a row with images, besides its tokens, by the name of the model's argument:
+#: ``pixel_values``, ``image_grid_thw`` … The arrays have the shapes that the model's forward takes for this row alone.
+RowImages = Mapping[str, npt.NDArray[Any]]
 
 
 class Form(Enum):
@@ -47,6 +52,7 @@ class Inputs:
     #: For each scored token, in the batch's order: the index of the state that predicts it, in the flattened [P * L],
     #: [n].
     predictors: npt.NDArray[np.int64]
+    images: tuple[RowImages, ...] | None = None  #: of each row, [P]; None if the rows have no images
 
     @property
     def n_tokens(self) -> int:
@@ -60,6 +66,19 @@ class Inputs:
             return np.full(len(self.input_ids), self.input_ids.shape[1])
         return self.attention_mask.sum(axis=1).astype(np.int64) if self.attention_mask.ndim == 2 else None
 
+    def rows(self, rows: npt.NDArray[np.int64], n_tokens: int) -> Inputs:
+        """Return rows of the same length without padding, and without predictors.
+
+        Args:
+            rows: Their indices, int64, [R].
+            n_tokens: The real tokens of each of them.
+
+        Returns:
+            The input [R, n_tokens].
+        """
+        images = None if self.images is None else tuple(self.images[row] for row in rows)
+        return Inputs(self.input_ids[rows, :n_tokens], None, None, np.zeros(0, np.int64), images)
+
 
 @dataclass(frozen=True)
 class Batch:
@@ -72,6 +91,7 @@ class Batch:
     attention_mask: npt.NDArray[np.bool_] | None = None
     choices: Choices | None = None  #: the items that the rows belong to; None if each row is a sample
     answers: tuple[Answer, ...] | None = None  #: the expected answer to each row; None if nothing is generated
+    images: tuple[RowImages, ...] | None = None  #: of each row, [R]; None if the rows have no images
 
     @property
     def n_samples(self) -> int:
@@ -122,18 +142,20 @@ class Batch:
 
     @property
     def keys(self) -> list[bytes]:
-        """A key of each sample, [B]: its tokens and which of them are scored. Padding does not change it."""
+        """A key of each sample, [B]: its tokens, those that are scored, and its images. Padding does not change it."""
         keys = [b""] * self.n_samples
         for sample, ids, scored, length in zip(
             self.sample_of_row.tolist(), self.input_ids, self.scored, self.lengths.tolist(), strict=True
         ):
             keys[sample] += ids[:length].tobytes() + scored[:length].tobytes()
+        for sample, images in zip(self.sample_of_row.tolist(), self.images or (), strict=False):
+            keys[sample] += image_digest(images)
         return keys
 
     @property
     def inputs(self) -> Inputs:
         """The rows as the input of a model, not packed."""
-        return Inputs(self.input_ids, self.attention_mask, None, np.flatnonzero(self.scored) - 1)
+        return Inputs(self.input_ids, self.attention_mask, None, np.flatnonzero(self.scored) - 1, self.images)
 
     def beginnings(self, n_tokens: int) -> Self:
         """Return the first tokens of each row."""
@@ -175,6 +197,7 @@ class Batch:
             attention_mask=None if mask is None or mask.all() else mask,
             choices=choices,
             answers=None if self.answers is None else self.answers[start:stop:step],
+            images=None if self.images is None else tuple(self.images[row] for row in np.flatnonzero(rows)),
         )
 
     @classmethod
@@ -184,6 +207,7 @@ class Batch:
         scored: Sequence[Sequence[bool]],
         choices: Choices | None = None,
         answers: tuple[Answer, ...] | None = None,
+        images: tuple[RowImages, ...] | None = None,
     ) -> Self:
         """Return a batch of rows of any length, padded with token 0, which no token attends to.
 
@@ -192,6 +216,7 @@ class Batch:
             scored: Whether each token of each row is scored.
             choices: The items that the rows belong to; None if each row is a sample.
             answers: The expected answer to each row; None if nothing is generated.
+            images: The images of each row; None if the rows have none.
 
         Returns:
             The batch, [R, T], with T the length of the longest row. It has no attention mask if all rows are that long.
@@ -205,4 +230,23 @@ class Batch:
             padded_ids[index, :length] = row_ids
             padded_scored[index, :length] = row_scored
             real[index, :length] = True
-        return cls(padded_ids, padded_scored, None if real.all() else real, choices, answers)
+        return cls(padded_ids, padded_scored, None if real.all() else real, choices, answers, images)
+
+
+def array_bytes(array: npt.NDArray[Any]) -> tuple[bytes, bytes]:
+    """Return the bytes of an array's shape and of its values, little-endian on every machine."""
+    return repr(array.shape).encode(), array.astype(array.dtype.newbyteorder("<")).tobytes()
+
+
+def image_bytes(images: RowImages) -> Iterator[bytes]:
+    """Yield the names, the types and the bytes of all arrays of a row's images."""
+    for name, array in sorted(images.items()):
+        yield from (name.encode(), array.dtype.name.encode(), *array_bytes(array))
+
+
+def image_digest(images: RowImages) -> bytes:
+    """Return a digest of a row's images, 32 bytes."""
+    digest = hashlib.sha256()
+    for part in image_bytes(images):
+        digest.update(len(part).to_bytes(8, "little") + part)
+    return digest.digest()

@@ -10,14 +10,14 @@ import hashlib
 import itertools
 import json
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, Self
 
 import numpy as np
 import numpy.typing as npt
 
-from raysearch.calibration.batch import Batch
+from raysearch.calibration.batch import Batch, array_bytes, image_digest
 from raysearch.calibration.objectives.base import Objective
 from raysearch.calibration.packing import packed_lengths
 from raysearch.core.measure import Measure
@@ -37,7 +37,7 @@ class Calibration:
     objective: Objective
     shards: tuple[Batch, ...]  #: shard s of S holds the samples s, s + S, s + 2 S, …
     fingerprint: str  #: of everything that a loss depends on besides the mask, 32 hexadecimal digits
-    text_fingerprint: str  #: of the token ids alone: independent of the model, the objective and the shards
+    text_fingerprint: str  #: of token ids and images alone: independent of the model, the objective and the shards
     description: dict[str, Any]  #: plain values for the records
 
     @classmethod
@@ -75,7 +75,7 @@ class Calibration:
             fingerprint=_digest(
                 json.dumps(identity, sort_keys=True).encode(), *itertools.chain(*map(_batch_bytes, shards))
             ),
-            text_fingerprint=_digest(*_array_bytes(samples.input_ids)),
+            text_fingerprint=_digest(*array_bytes(samples.input_ids), *map(image_digest, samples.images or ())),
             description={**description, "shards": len(shards), "n_tokens": samples.n_scored},
         )
 
@@ -131,11 +131,7 @@ def _digest(*parts: bytes) -> str:
 def _batch_bytes(batch: Batch) -> Iterator[bytes]:
     choices = () if batch.choices is None else vars(batch.choices).values()
     for array in (batch.input_ids, batch.scored, batch.attention_mask, *choices):
-        yield from (b"none",) if array is None else _array_bytes(array)
+        yield from (b"none",) if array is None else array_bytes(array)
     if batch.answers is not None:
         yield json.dumps([asdict(answer) for answer in batch.answers]).encode()
-
-
-def _array_bytes(array: np.ndarray[Any, Any]) -> Iterable[bytes]:
-    """Return the bytes of the shape and of the values, little-endian on every machine."""
-    return repr(array.shape).encode(), array.astype(array.dtype.newbyteorder("<")).tobytes()
+    yield from map(image_digest, batch.images or ())

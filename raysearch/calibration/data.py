@@ -5,17 +5,20 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from raysearch.calibration.batch import Batch, Form
 from raysearch.calibration.encoding import encode_items
-from raysearch.calibration.formats.base import Format, Sample, Text
+from raysearch.calibration.formats.base import Format, ImageQuestion, Sample, Text
+from raysearch.calibration.images import check_images, encode_questions
 from raysearch.calibration.items import DrawnItems, ItemOptions, Located, draw_items
 from raysearch.calibration.overlap import SeenTexts
 from raysearch.calibration.rows import Rows
 from raysearch.calibration.windows import Tokenizer, WindowOptions, draw_rows
+from raysearch.core.paths import as_path
 from raysearch.errors import UserError
 
 #: Data sets that offer a form, for messages.
@@ -69,9 +72,16 @@ class Data:
         Raises:
             UserError: The rows are missing or unreadable, or one document cannot make several items.
         """
+        if self.format.has_images and self.rows.path is None:
+            raise UserError(
+                "data.type=image_text reads images by their paths from the folder of a local file, so it needs "
+                "data.path=…; write the rows and their images there"
+            )
         if (first := self.rows.check()) is not None:
             where, row = first
-            self.format.read(row, where)
+            sample = self.format.read(row, where)
+            if isinstance(sample, ImageQuestion):
+                check_images(sample, self._folder, where)
         if self.rows.is_one_text and isinstance(self.draw, ItemOptions) and 1 < self.draw.most < math.inf:
             raise UserError(
                 f"data.path={self.rows.path} is one document, and a document makes one of data.samples="
@@ -96,13 +106,16 @@ class Data:
                 f"use {max_positions} or less"
             )
 
-    def samples(self, tokenizer: Tokenizer, form: Form, max_positions: int | None = None) -> Drawn:
+    def samples(
+        self, tokenizer: Tokenizer, form: Form, max_positions: int | None = None, processor: Any = None
+    ) -> Drawn:
         """Draw the samples in the form that an objective needs. Call `check` first: its messages are better.
 
         Args:
             tokenizer: A transformers tokenizer.
             form: The form that the objective needs.
             max_positions: The model's number of positions; None if it has no limit.
+            processor: The model's processor, of transformers; None for data without images.
 
         Returns:
             The batch of all samples, and the description of the draw.
@@ -119,7 +132,11 @@ class Data:
             batch = Batch.of(rows, [[False, *[True] * (len(ids) - 1)] for ids in rows])
         else:
             drawn = self.items()
-            batch, truncated = encode_items(drawn.samples, form, self.draw, tokenizer)
+            if self.format.has_images:
+                batch = encode_questions(drawn.samples, self.draw.seq_len, processor, self._folder)
+                n_truncated = 0  # longer rows are refused
+            else:
+                batch, n_truncated = encode_items(drawn.samples, form, self.draw, tokenizer)
             if form is Form.TEXT:
                 description["score"] = self.draw.score
             if drawn.groups:
@@ -127,7 +144,7 @@ class Data:
             description |= {"rows_read": drawn.rows_read, "duplicates": drawn.duplicates}
             if drawn.skipped:
                 description["skipped"] = drawn.skipped
-            description["truncated"] = truncated
+            description["truncated"] = n_truncated
         real_ids = batch.input_ids if batch.attention_mask is None else batch.input_ids[batch.attention_mask]
         unknown_share = float(np.mean(real_ids == getattr(tokenizer, "unk_token_id", None)))
         if unknown_share >= _RECORDED_UNKNOWN_SHARE:
@@ -138,6 +155,12 @@ class Data:
         """Draw items, dialogues or tasks, not yet in tokens."""
         assert isinstance(self.draw, ItemOptions), "windows of text are drawn in tokens"
         return draw_items(self._samples(), self.draw, self.format.needs)
+
+    @property
+    def _folder(self) -> Path:
+        """The folder of the local file that has the rows."""
+        assert self.rows.path is not None, "checked"
+        return as_path("data.path", self.rows.path).parent
 
     def _windows(self, tokenizer: Any, draw: WindowOptions) -> list[list[int]]:
         """Draw windows of text in tokens, without those that share text with the used samples."""

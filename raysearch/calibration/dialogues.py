@@ -26,7 +26,7 @@ _WRITE_DATE = (
 Span = tuple[int, int]  #: the first character, and the character after the last
 
 
-def render(dialogue: Dialogue, tokenizer: Any, where: str) -> tuple[str, tuple[Span, ...]]:
+def render(dialogue: Dialogue, tokenizer: Any, where: str, n_images: int | None = None) -> tuple[str, tuple[Span, ...]]:
     """Return a conversation as text, and the spans of the assistant's turns, each with the token that ends the turn.
 
     The template runs twice: on the turns, and on marks in place of the turns. It writes the same text between the marks
@@ -36,6 +36,7 @@ def render(dialogue: Dialogue, tokenizer: Any, where: str) -> tuple[str, tuple[S
         dialogue: The conversation.
         tokenizer: A transformers tokenizer with a chat template.
         where: The name of the row in messages: ``row 7``.
+        n_images: See `apply_template`.
 
     Returns:
         The text, and the first and the last place plus 1 of each such turn, in characters.
@@ -43,9 +44,10 @@ def render(dialogue: Dialogue, tokenizer: Any, where: str) -> tuple[str, tuple[S
     Raises:
         UserError: The template refuses the conversation, or rewrites its turns.
     """
-    text = apply_template(dialogue.messages, tokenizer, where, thinking=dialogue.thinking)
+    options: dict[str, Any] = {"thinking": dialogue.thinking, "n_images": n_images}
+    text = apply_template(dialogue.messages, tokenizer, where, **options)
     marks = [(role, f"\ue000{n}\ue001") for n, (role, _) in enumerate(dialogue.messages)]
-    marked = apply_template(marks, tokenizer, where, thinking=dialogue.thinking)
+    marked = apply_template(marks, tokenizer, where, **options)
     before, *numbers_and_texts = _MARK.split(marked)  # after the beginning: each turn's number and the text behind it
     spans = []
     at = len(before) if text.startswith(before) else len(text)
@@ -173,7 +175,12 @@ def fit_template(messages: Sequence[tuple[str, str]], *args: Any, **options: Any
 
 
 def apply_template(
-    messages: Sequence[tuple[str, str]], tokenizer: Any, where: str, ask: bool = False, thinking: bool | None = None
+    messages: Sequence[tuple[str, str]],
+    tokenizer: Any,
+    where: str,
+    ask: bool = False,
+    thinking: bool | None = None,
+    n_images: int | None = None,
 ) -> str:
     """Return turns as text in the model's chat template.
 
@@ -183,9 +190,11 @@ def apply_template(
         where: The name of the row in messages: ``row 7``.
         ask: Whether the text ends in the opening of an answer.
         thinking: Whether the template requests thinking before the answer; None for the template's default.
+        n_images: The number of images before the text of the first turn; None if the turns are texts, not lists of
+            parts, as in the template of a model that reads text alone.
 
     Returns:
-        The text of the turns.
+        The text of the turns, with a placeholder for each image.
 
     Raises:
         UserError: The model has no template, or its template is broken, does not support `thinking`, or refuses these
@@ -198,7 +207,10 @@ def apply_template(
             f"data.thinking={as_typed(thinking)} is not supported by the model's chat template (enable_thinking); "
             "use data.thinking=null"
         )
-    turns = [{"role": role, "content": content} for role, content in messages]
+    turns: list[dict[str, Any]] = [{"role": role, "content": content} for role, content in messages]
+    if n_images is not None:
+        turns = [{**turn, "content": [{"type": "text", "text": turn["content"]}]} for turn in turns]
+        turns[0]["content"][:0] = [{"type": "image"}] * n_images
     options: dict[str, Any] = {} if thinking is None else {"enable_thinking": thinking}
     try:
         options["chat_template"] = undated(tokenizer.get_chat_template())

@@ -10,7 +10,7 @@ import numpy as np
 
 from raysearch.calibration.batch import Batch, Choices, Form
 from raysearch.calibration.dialogues import Span, render, render_prompt, render_task
-from raysearch.calibration.formats.base import Dialogue, Item, Sample, Task, Text
+from raysearch.calibration.formats.base import Dialogue, ImageQuestion, Item, Sample, Task, Text
 from raysearch.calibration.items import ItemOptions, Located
 from raysearch.calibration.packing import n_packed, n_shared
 from raysearch.errors import UserError
@@ -18,7 +18,7 @@ from raysearch.generation.answer import Answer
 
 
 @dataclass(frozen=True)
-class _Wording:
+class Wording:
     """A row of text: the text, the spans that are scored, and whether the tokenizer adds its special tokens."""
 
     text: str
@@ -107,53 +107,54 @@ def _encode(located: Located, form: Form, options: ItemOptions, tokenizer: Any) 
             return _Encoded(rows, sample.gold, tuple(map(len, sample.choices)))
         case Form.PROMPT:
             prompt, answer = _prompt(sample, tokenizer, where)
-            return _Encoded((_cut_left(*_tokenise(prompt, tokenizer), options.seq_len, tokenizer),), answer=answer)
+            return _Encoded((_cut_left(*tokenise(prompt, tokenizer), options.seq_len, tokenizer),), answer=answer)
     assert_never(form)
 
 
-def _with_answer(sample: Sample, tokenizer: Any, where: str) -> _Wording:
+def _with_answer(sample: Sample, tokenizer: Any, where: str) -> Wording:
     """Return a sample with its right answer."""
+    assert not isinstance(sample, ImageQuestion), "a processor encodes it"
     match sample:
         case Text():
-            return _Wording(sample.text, ((0, len(sample.text)),))
+            return Wording(sample.text, ((0, len(sample.text)),))
         case Item():
             return _with_choice(sample, sample.gold)
         case Dialogue():
-            return _Wording(*render(sample, tokenizer, where), special=False)
+            return Wording(*render(sample, tokenizer, where), special=False)
         case Task():
             prompt, answer = _prompt(sample, tokenizer, where)
             text = prompt.text + answer.text
-            return _Wording(text, ((len(prompt.text), len(text)),), prompt.special)
+            return Wording(text, ((len(prompt.text), len(text)),), prompt.special)
 
 
-def _with_choice(item: Item, index: int) -> _Wording:
+def _with_choice(item: Item, index: int) -> Wording:
     """Return an item with one of its choices."""
     before = item.prompt + (item.openings[index] if item.openings else "")
     text = before + (item.separator if before else "") + item.choices[index]
-    return _Wording(text, ((len(before.rstrip(" ")), len(text)),))
+    return Wording(text, ((len(before.rstrip(" ")), len(text)),))
 
 
-def _prompt(sample: Sample, tokenizer: Any, where: str) -> tuple[_Wording, Answer]:
+def _prompt(sample: Sample, tokenizer: Any, where: str) -> tuple[Wording, Answer]:
     """Return the text to continue, and the expected answer."""
     match sample:
         case Dialogue():
             prompt, answer = render_prompt(sample, tokenizer, where)
-            return _Wording(prompt, (), special=False), Answer(answer)
+            return Wording(prompt, (), special=False), Answer(answer)
         case Task():
             prompt, in_template = render_task(sample, tokenizer, where)
-            return _Wording(prompt, (), special=not in_template), sample.answer
+            return Wording(prompt, (), special=not in_template), sample.answer
         case Item() if sample.prompt.strip() and not sample.openings:
             choices = tuple(choice.strip() for choice in sample.choices)
             answer = choices[sample.gold] if sample.answer is None else sample.answer
-            return _Wording(sample.prompt, ()), Answer(answer, choices if len(choices) > 1 else ())
+            return Wording(sample.prompt, ()), Answer(answer, choices if len(choices) > 1 else ())
     raise UserError(
         f"{where} has no text before its answer; give data.prompt=…, and data.blank=null where choices fill a blank"
     )
 
 
-def _scored_row(wording: _Wording, seq_len: int, tokenizer: Any, where: str) -> _EncodedRow:
+def _scored_row(wording: Wording, seq_len: int, tokenizer: Any, where: str) -> _EncodedRow:
     """Return a row, cut on the left so that the answer stays; of a conversation, the last answer."""
-    ids, spans = _tokenise(wording, tokenizer)
+    ids, spans = tokenise(wording, tokenizer)
     answer_tokens = spans.count(len(wording.spans) - 1)
     if not answer_tokens:
         raise UserError(
@@ -172,9 +173,9 @@ def _scored_row(wording: _Wording, seq_len: int, tokenizer: Any, where: str) -> 
     return _cut_left(ids, spans, seq_len, tokenizer)
 
 
-def _whole_row(wording: _Wording, seq_len: int, tokenizer: Any, where: str) -> _EncodedRow:
+def _whole_row(wording: Wording, seq_len: int, tokenizer: Any, where: str) -> _EncodedRow:
     """Return a row with all tokens scored but the first, cut on the right."""
-    ids, spans = _tokenise(replace(wording, spans=((0, len(wording.text)),)), tokenizer)
+    ids, spans = tokenise(replace(wording, spans=((0, len(wording.text)),)), tokenizer)
     if not spans.count(0):
         raise UserError(f"{where} has no token that follows another; leave the row out")
     return _EncodedRow(tuple(ids[:seq_len]), tuple(span >= 0 for span in spans[:seq_len]), len(ids) > seq_len)
@@ -189,13 +190,20 @@ def _cut_left(ids: list[int], spans: list[int], seq_len: int, tokenizer: Any) ->
     return _EncodedRow(tuple(row_ids), (False, *scored[1:]), n_excess > 0)
 
 
-def _tokenise(wording: _Wording, tokenizer: Any) -> tuple[list[int], list[int]]:
+def tokenise(wording: Wording, tokenizer: Any) -> tuple[list[int], list[int]]:
     """Return token ids, and the number of the span that each token ends in; -1 for none, and for the first token.
 
     Tokens that the tokenizer puts after every text, such as ``</s>``, are left out, because the text continues.
+
+    Args:
+        wording: The text.
+        tokenizer: A transformers tokenizer.
+
+    Returns:
+        The token ids, and as many numbers of spans.
     """
     options = {"add_special_tokens": wording.special, "verbose": False}  # a text may be longer than the model's window
-    n_after = _n_tokens_after(tokenizer) if wording.special else 0
+    n_after = n_tokens_after(wording, tokenizer)
 
     def ids_of(text: str) -> list[int]:
         ids = list(tokenizer(text, **options)["input_ids"])
@@ -220,8 +228,18 @@ def _span_of(end: int, spans: Sequence[Span]) -> int:
     return next((number for number, (start, stop) in enumerate(spans) if start < end <= stop), -1)
 
 
-def _n_tokens_after(tokenizer: Any) -> int:
-    """Return the number of tokens, such as ``</s>``, that the tokenizer puts after every text."""
+def n_tokens_after(wording: Wording, tokenizer: Any) -> int:
+    """Return the number of tokens, such as ``</s>``, that the tokenizer puts after a text.
+
+    Args:
+        wording: The text.
+        tokenizer: A transformers tokenizer.
+
+    Returns:
+        The number; 0 if the tokenizer adds no special tokens to this text.
+    """
+    if not wording.special:
+        return 0
     with_special = list(tokenizer("0", verbose=False, add_special_tokens=True)["input_ids"])
     text = list(tokenizer("0", verbose=False, add_special_tokens=False)["input_ids"])
     n_special = len(with_special) - len(text)

@@ -11,7 +11,7 @@ from typing import Annotated, Literal
 import numpy as np
 from pydantic import Field, PositiveInt
 
-from raysearch.calibration.formats.base import Item, Sample, Task
+from raysearch.calibration.formats.base import ImageQuestion, Item, Sample, Task
 from raysearch.calibration.windows import DrawOptions
 from raysearch.errors import UserError
 
@@ -116,7 +116,7 @@ def draw_items(samples: Iterable[Located | None], options: ItemOptions, needs: s
 
 def _group(located: Located) -> str:
     """Return the sub-task of a sample; empty if there is only one sub-task."""
-    return located.sample.group if isinstance(located.sample, Item | Task) else ""
+    return located.sample.group if isinstance(located.sample, Item | Task | ImageQuestion) else ""
 
 
 def _check_enough(n_samples: int, n_distinct: int, duplicates: int, skipped: int, needs: str) -> None:

@@ -34,6 +34,7 @@ def checkpoint_lines(export: ExportResult, out: Path, prompt: str | None, public
         f"It was not run, since {export.not_run}; every tensor was compared with its source, byte by byte."
         if export.max_logit_difference is None
         else f"Reloaded with plain transformers; largest logit difference {export.max_logit_difference:.2g}.",
+        *([] if export.image_text is None else [export.image_text]),
         f"vLLM: vllm serve {quote(str(out.expanduser()))}"
         if export.misread_by_vllm is None
         else f"vLLM would run another model: it {export.misread_by_vllm}.",

@@ -25,7 +25,13 @@ from raysearch.errors import UserError, within
 from raysearch.evaluation.spec import CalibrationSpec, EvaluationSpec, identity_of
 from raysearch.generation.answer import Answer
 from raysearch.models.file_cache import FileCache, identity_of_files
-from raysearch.models.loading import fingerprint, load_tokenizer, tokenizer_fingerprint, writing_fingerprint
+from raysearch.models.loading import (
+    fingerprint,
+    load_processor,
+    load_tokenizer,
+    tokenizer_fingerprint,
+    writing_fingerprint,
+)
 from raysearch.models.spec import LocatedModel, ModelInfo
 
 #: The version of drawing and tokenising. It increases when the same data and tokenizer give different samples, so that
@@ -60,6 +66,11 @@ class ModelFiles:
     def tokenizer(self) -> Any:
         """The tokenizer, loaded on first use."""
         return load_tokenizer(self.model)
+
+    @cached_property
+    def processor(self) -> Any:
+        """The processor of images, loaded on first use."""
+        return load_processor(self.model)
 
     @cached_property
     def tokenizer_fingerprint(self) -> str:
@@ -172,6 +183,8 @@ def _read(spec: CalibrationSpec, files: ModelFiles, identity: dict[str, Any], in
 
 def _draw(data: Data, form: Form, files: ModelFiles, max_positions: int | None) -> Drawn:
     """Draw samples as `Data.samples` does, or read them from the cache."""
+    if data.format.has_images:  # in files that the rows name: no cache would know of their changes
+        return data.samples(files.tokenizer, form, max_positions, files.processor)
     cache = FileCache(files.model.cache)
     key = _cache_key(data, form, files, max_positions, cache)
     if key is None:

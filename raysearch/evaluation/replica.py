@@ -23,7 +23,7 @@ from raysearch.calibration.packing import pack, packed_lengths
 from raysearch.calibration.padding import cut_by_length
 from raysearch.core.mask import Mask
 from raysearch.core.statistic import Statistic, Subject
-from raysearch.errors import UserError
+from raysearch.errors import UnsupportedModelError, UserError
 from raysearch.evaluation.costs import passes, plan_of
 from raysearch.evaluation.memory import (
     describe_device,
@@ -39,9 +39,9 @@ from raysearch.models.layers import State
 from raysearch.models.loading import load_model, load_tokenizer, spread
 from raysearch.models.shared_weights import Detached, attach
 from raysearch.models.spec import LocatedModel
-from raysearch.models.stack import LayerStack, predicting
+from raysearch.models.stack import Captured, LayerStack, predicting
 from raysearch.models.statistics import measure
-from raysearch.models.verification import packs, rows_interact, verify
+from raysearch.models.verification import packs, rows_interact, verify, verify_images
 from raysearch.models.weight_layout import rearrange_weights
 
 _SHORTEST = 16  # the shortest sample, in tokens, that is tried
@@ -99,6 +99,7 @@ class Replica:
         self._load_tokenizer = load_tokenizer
         self._packing: dict[str, bool] = {}  # whether choices share their prompt, by calibration
         self._interacting: dict[str, bool] = {}  # whether a row's loss depends on other rows, by calibration
+        self._with_verified_images: set[str] = set()  # calibrations
 
     @functools.cached_property
     def tokenizer(self) -> Any:
@@ -126,6 +127,7 @@ class Replica:
     def _evaluate(self, unit: Unit, calibration: Calibration) -> UnitResult:
         """Evaluate with as many samples in a batch as memory has held so far."""
         started = time.perf_counter()
+        self._verify_images(calibration)
         self.stack.by_length = self._rows_interact(calibration)
         packed = self._is_packed(unit, calibration)
         batches = self._batches(unit, calibration, bool(packed))
@@ -227,6 +229,8 @@ class Replica:
         longest = max(batch.input_ids.shape[1] for batch in batches)
         fitting = self._fitting_length(unit, calibration, longest)
         remedy = f"{fitting} tokens fit, so use data.seq_len={fitting}" if fitting else "use a smaller data.seq_len"
+        if batches[0].images is not None:
+            remedy = "use smaller images"
         device = describe_device(self.stack.model.device)
         raise UserError(
             f"a single sample of {longest} tokens is more than {device} holds in addition to the model; {remedy}, or "
@@ -236,7 +240,8 @@ class Replica:
     def _fitting_length(self, unit: Unit, calibration: Calibration, too_long: int) -> int | None:
         """Return a length in tokens at which a sample of text fits, by halving; None if there is none to try."""
         (first, *_) = unit.batches(calibration)
-        if not isinstance(unit, MaskUnit) or first.choices is not None or first.answers is not None:
+        is_text = first.choices is None and first.answers is None and first.images is None
+        if not isinstance(unit, MaskUnit) or not is_text:
             return None
         longest = int(first.lengths.argmax())
         length = too_long // 2
@@ -258,6 +263,7 @@ class Replica:
     ) -> dict[Mask, Tensor]:
         """Return the losses of masks, [B], on the device; the plan may score the dense model in addition to them."""
         captured = self.stack.capture(inputs)
+        self._check_image_layers(plan.masks, captured)
         state = captured.embedded
         held: list[State] = []
         dense: Tensor | None = None
@@ -278,6 +284,22 @@ class Replica:
                     if mask in masks:
                         losses[mask] = _checked(objective, objective.losses(states, batch, self.stack, dense), batch)
         return losses
+
+    def _check_image_layers(self, masks: Iterable[Mask], captured: Captured) -> None:
+        """Refuse masks without a layer to whose output the model adds features of images, by the layer's place."""
+        needed = captured.sites_with_features
+        if (mask := next((mask for mask in masks if {*needed} & {*mask}), None)) is not None:
+            raise UnsupportedModelError(
+                f"{self.stack.kind} adds features of images to the outputs of its layers {needed}, so {mask} cannot be "
+                f"judged on images; use protect={needed}"
+            )
+
+    def _verify_images(self, calibration: Calibration) -> None:
+        """Compare the stack with the model's own forward on the first row of a calibration with images."""
+        first = calibration.shards[0].samples(0, 1)
+        if first.images is not None and calibration.fingerprint not in self._with_verified_images:
+            verify_images(self.stack, first)
+            self._with_verified_images.add(calibration.fingerprint)
 
     @torch.no_grad()
     def _run(self, masks: Sequence[Mask], batch: Batch, objective: ModelObjective) -> dict[Mask, ModelLosses]:
@@ -309,8 +331,9 @@ class Replica:
         """
         name = calibration.fingerprint
         if name not in self._interacting:
-            # A model objective generates, and generation is tested separately.
-            shards = () if isinstance(calibration.objective, ModelObjective) else calibration.shards
+            # A model objective generates, and generation is tested separately. A row with images always runs alone.
+            runs_alone = isinstance(calibration.objective, ModelObjective) or calibration.shards[0].images is not None
+            shards = () if runs_alone else calibration.shards
             by_length: dict[int, npt.NDArray[np.int64]] = {}
             for shard in shards:
                 for row, length in zip(shard.input_ids, shard.lengths.tolist(), strict=True):

@@ -61,6 +61,7 @@ class ExportResult:
         before: The dense model's continuation of the prompt; None without a prompt.
         after: The reloaded checkpoint's continuation of it; None without a prompt.
         search_id: The search that found the mask; None if there is no such search.
+        image_text: Whether an image was part of the comparison, as a sentence; None if the model reads no images.
         misread_by_vllm: Why vLLM would run another model, see `raysearch.checkpoints.vllm.misread_by_vllm`.
         adapter: The folder of the adapter for the pruned model without it; None if there is none.
         url: The address of the repository on the Hugging Face Hub; None if the checkpoint was not pushed.
@@ -75,6 +76,7 @@ class ExportResult:
     before: str | None
     after: str | None
     search_id: str | None
+    image_text: str | None = None
     misread_by_vllm: str | None = None
     adapter: Path | None = None
     url: str | None = None
@@ -146,6 +148,7 @@ def export_checkpoint(
         before=proof.before,
         after=proof.after,
         search_id=evidence.search_id,
+        image_text=proof.image_text,
         misread_by_vllm=misread,
         adapter=out / ADAPTER_FOLDER if has_adapter else None,
     )
@@ -305,7 +308,7 @@ def _write_documents(
         evidence,
         name,
         tokenizer=proof.has_tokenizer,
-        verified=verified_text(proof.max_logit_difference, proof.not_run),
+        verified=" ".join(filter(None, [verified_text(proof.max_logit_difference, proof.not_run), proof.image_text])),
         auto_class=proof.auto_class,
         source_fields=fields_of_card(source),
         misread=misread_by_llama_cpp(folder, pruned.mask, pruned.sites),

@@ -33,6 +33,9 @@ class ExportProof:
             files were compared.
         not_run: Why the models were not run, and only the files were compared; None if they were run.
         has_tokenizer: Whether the checkpoint has a tokenizer.
+        has_image: Whether both models were run on an image, too.
+        why_no_image: Why they were not run on an image, though the model reads images; None if it reads none, or if
+            only the files were compared.
         before: The dense model's continuation of the prompt; None without a prompt.
         after: The checkpoint's continuation of it; None without a prompt.
     """
@@ -44,8 +47,17 @@ class ExportProof:
     max_logit_difference: float | None
     not_run: str | None
     has_tokenizer: bool
+    has_image: bool = False
+    why_no_image: str | None = None
     before: str | None = None
     after: str | None = None
+
+    @property
+    def image_text(self) -> str | None:
+        """Whether an image was part of the comparison, as a sentence; None if the model reads no images."""
+        if self.has_image:
+            return "The comparison included an image, which the model's own processor encoded."
+        return None if self.why_no_image is None else f"No image was part of the comparison: {self.why_no_image}."
 
 
 class CannotRunError(UserError):

@@ -149,6 +149,10 @@ class Convention:
             output = layer(hidden, *call.args, **call.kwargs)
         else:
             output = layer(hidden_states=hidden, **call.kwargs)
+        return self.state_of(output)
+
+    def state_of(self, output: Any) -> State:
+        """Return the state in the output of a layer."""
         values = output if isinstance(output, (tuple, list)) else (output,)
         return State(self.from_layer(values[0]), tuple(values[extra.place] for extra in self.extras))
 
@@ -275,27 +279,32 @@ def replaced(forwards: Mapping[nn.Module, Callable[..., Any]]) -> Iterator[None]
                 vars(module)["forward"] = old_forward
 
 
-def plain_logits(model: PreTrainedModel, input_ids: Tensor, read: bool = True, **inputs: Tensor | None) -> Tensor:
+def plain_logits(
+    model: PreTrainedModel, input_ids: Tensor, read: bool | Sequence[int] = True, **inputs: Tensor | None
+) -> Tensor:
     """Run the model's own forward without a cache.
 
     Args:
         model: The model.
         input_ids: The tokens, int64, [B, T].
-        read: Whether the logits of all positions are needed.
+        read: Whether the logits of all positions are needed; or the positions whose logits are needed.
         inputs: Further arguments of the forward; those that are None are left out.
 
     Returns:
-        The logits, [B, T, vocabulary], or fewer positions if not `read`. They are on the device of `input_ids`, even if
-        the model is spread over several devices.
+        The logits, [B, T, vocabulary]; of fewer positions if not `read`; of the positions of `read`. They are on the
+        device of `input_ids`, even if the model is spread over several devices.
     """
     arguments = {name: value.to(model.device) for name, value in inputs.items() if value is not None}
     options: dict[str, Any] = {"use_cache": False, **arguments}
-    if not read and "logits_to_keep" in inspect.signature(model.forward).parameters:
-        # The head then runs on one position of each row. It is given by an index, since with a slice the head would be
-        # copied; and by a list, since accelerate would move a tensor to the first device, but the states are on the
-        # last one.
-        options["logits_to_keep"] = [0]
+    positions = [] if read is True else [*read] if read else [0]
+    selects = bool(positions) and "logits_to_keep" in inspect.signature(model.forward).parameters
+    if selects:
+        # The head then runs on these positions of each row alone. They are given by indices, since with a slice the
+        # head would be copied; and by a list, since accelerate would move a tensor to the first device, but the states
+        # are on the last one.
+        options["logits_to_keep"] = positions
     if getattr(model.config, "output_router_logits", False):
         # Else the model computes a loss of the layers' routers, which may not have run.
         options["output_router_logits"] = False
-    return model(input_ids=input_ids, **options).logits
+    logits: Tensor = model(input_ids=input_ids, **options).logits
+    return logits[:, positions] if positions and not selects else logits

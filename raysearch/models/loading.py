@@ -26,9 +26,11 @@ from raysearch.models.reading import (
     check_code,
     check_quantisation,
     commit_of,
+    loaded_class,
     model_class,
     pretrained_arguments,
     reading,
+    takes_images,
     tokenizer_class,
 )
 from raysearch.models.reading import (
@@ -43,6 +45,8 @@ if TYPE_CHECKING:
 
 #: The names of settings that may hold the number of streams of hidden states: of hyper-connections, and of AltUp.
 _STREAMS = ("hc_mult", "hc_count", "altup_num_inputs")
+#: The files of a processor, of which a model has at least one.
+_PROCESSOR_FILES = ("processor_config.json", "preprocessor_config.json")
 
 
 def resolve_dtype(dtype: str, config: PreTrainedConfig) -> torch.dtype:
@@ -99,6 +103,31 @@ def load_tokenizer(model: LocatedModel) -> PreTrainedTokenizerBase:
         tokenizer: PreTrainedTokenizerBase = tokenizer_class(model).from_pretrained(**pretrained_arguments(model))
         tokenizer("a")  # loading does not detect a missing vocabulary
     return tokenizer
+
+
+def load_processor(model: LocatedModel) -> Any:
+    """Load the model's processor, which turns text and images into the input of the model.
+
+    Raises:
+        UserError: The model reads text alone, it has no processor of images, or that cannot be loaded.
+    """
+    config = load_config(model)
+    name = f"model={model.name} ({config.model_type})"
+    kind = loaded_class(config)
+    if kind is not None and not takes_images(kind):
+        raise UserError(f"{name} is run by transformers' {kind.__name__}, which reads no images; use data of text")
+    processor = None
+    if model.is_hub or any((model.folder / file).is_file() for file in _PROCESSOR_FILES):
+        from transformers import AutoProcessor
+
+        with reading(model, "the processor of "):
+            processor = AutoProcessor.from_pretrained(**pretrained_arguments(model))
+    if getattr(processor, "image_processor", None) is None or getattr(processor, "tokenizer", None) is None:
+        raise UserError(
+            f"{name} has no processor of images; copy {' or '.join(_PROCESSOR_FILES)} of the original model into its "
+            "folder"
+        )
+    return processor
 
 
 def load_model(model: LocatedModel, device: str | None = None) -> PreTrainedModel:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import inspect
 import json
 from collections.abc import Iterator
 from pathlib import Path
@@ -120,6 +121,25 @@ def model_class(config: PreTrainedConfig) -> Any:
     is_causal = MODEL_FOR_CAUSAL_LM_MAPPING.get(type(config), None) is not None
     is_multimodal = MODEL_FOR_MULTIMODAL_LM_MAPPING.get(type(config), None) is not None
     return AutoModelForMultimodalLM if is_multimodal and not is_causal else AutoModelForCausalLM
+
+
+def loaded_class(config: PreTrainedConfig) -> type | None:
+    """Return the class of transformers that a model becomes; None if its class is in the checkpoint's own code.
+
+    Args:
+        config: The model's config.
+    """
+    from transformers import MODEL_FOR_CAUSAL_LM_MAPPING, MODEL_FOR_MULTIMODAL_LM_MAPPING
+
+    mappings: list[Any] = [MODEL_FOR_CAUSAL_LM_MAPPING, MODEL_FOR_MULTIMODAL_LM_MAPPING]
+    kinds = [mapping.get(type(config), None) for mapping in mappings]
+    return next((kind for kind in kinds if isinstance(kind, type)), None)
+
+
+def takes_images(kind: type) -> bool:
+    """Return whether the forward of a model's class has an argument for images."""
+    names = inspect.signature(kind.forward).parameters  # type: ignore[attr-defined]
+    return any("pixel" in name or "image" in name for name in names)
 
 
 def check_causal(model: LocatedModel, config: PreTrainedConfig) -> None:

@@ -3,29 +3,50 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 from torch import Tensor
 from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
+from raysearch.calibration.batch import Batch
+from raysearch.calibration.formats.base import ImageQuestion
+from raysearch.calibration.images import encode_question
 from raysearch.checkpoints.config_rules import rules_of_place
 from raysearch.checkpoints.pruning import wrong_names
 from raysearch.checkpoints.quiet import quiet
 from raysearch.core.mask import Mask
 from raysearch.errors import UnsupportedModelError, UserError
 from raysearch.models.export_proof import CannotRunError, ExportProof
-from raysearch.models.loading import load_config, load_model, load_tokenizer, resolve_dtype
-from raysearch.models.reading import model_class, quantisation_of, tokenizer_fingerprint
+from raysearch.models.loading import load_config, load_model, load_processor, load_tokenizer, resolve_dtype
+from raysearch.models.reading import (
+    loaded_class,
+    model_class,
+    quantisation_of,
+    takes_images,
+    tokenizer_fingerprint,
+)
 from raysearch.models.spec import LocatedModel
 from raysearch.models.stack import LayerStack
-from raysearch.models.verification import continuation, handed_to_layers, probe_logits, relative_gap, why_mute
+from raysearch.models.verification import (
+    continuation,
+    handed_to_layers,
+    image_logits,
+    probe_logits,
+    relative_gap,
+    why_mute,
+)
 from raysearch.text.sentences import first_line
 
 #: The largest difference between the checkpoint's logits and the masked model's, relative to the largest |logit|. It
 #: holds for 16 bits too, since both models compute in the same way.
 _LARGEST_GAP = 1e-5
+
+_PICTURE_SHAPE = (56, 84)  # height x width, in pixels; a processor scales it as the model needs
 
 
 @dataclass(frozen=True)
@@ -36,9 +57,33 @@ class _Masked:
     n_layers: int  #: the layers that stay
     parameters: int  #: of the dense model
     generates: bool
+    outputs: tuple[_Outputs, ...]  #: on tokens and, where the processor can make one, on an image
+    before: str | None
+
+
+@dataclass(frozen=True)
+class _Outputs:
+    """What a model computes on a probe."""
+
     logits: Tensor
     handed: list[str]  #: what each kept layer is handed, see `handed_to_layers`
-    before: str | None
+
+    @classmethod
+    def of(cls, model: PreTrainedModel, stack: LayerStack, layers: Sequence[int], image: Batch | None) -> _Outputs:
+        """Run a model.
+
+        Args:
+            model: The model.
+            stack: The layers of the dense model, or of the model itself.
+            layers: The layers of the stack that are compared.
+            image: A row with an image; None for tokens alone.
+
+        Returns:
+            What it computes.
+        """
+        logits = probe_logits(model) if image is None else image_logits(model, image)
+        handed = handed_to_layers(stack, image)
+        return cls(logits, [handed[layer] for layer in layers])
 
 
 def prove_by_running(folder: Path, model: LocatedModel, mask: Mask, prompt: str | None) -> ExportProof:
@@ -60,22 +105,31 @@ def prove_by_running(folder: Path, model: LocatedModel, mask: Mask, prompt: str 
     """
     tokenizer = _tokenizer(model, prompt)
     _check_tokenizer(folder, model, tokenizer)
-    masked = _run_masked(model, mask, tokenizer, prompt)  # the dense model is freed before the next line
+    image, why_no_image = _image_probe(model)
+    probes = [None] if image is None else [None, image]
+    masked = _run_masked(model, mask, tokenizer, prompt, probes)  # the dense model is freed before the next line
     kind = masked.config.model_type
     reloaded = _reload(folder, model, masked)
-    gap = relative_gap(probe_logits(reloaded), masked.logits)
     places = rules_of_place(masked.config.get_text_config(), reloaded.config.get_text_config())
-    if not gap <= _LARGEST_GAP:
-        raise UnsupportedModelError(
-            f"{kind} cannot be exported without {mask}: the reloaded checkpoint's logits differ by {gap:.1e} of "
-            f"the largest, since its layers depend on their places{places}; choose another mask or architecture"
-        )
-    handed = handed_to_layers(LayerStack(reloaded))
-    if differing := [layer for layer, (new, old) in enumerate(zip(handed, masked.handed, strict=True)) if new != old]:
-        raise UnsupportedModelError(
-            f"{kind} cannot be exported without {mask}: the checkpoint's layer {differing[0]} is handed another "
-            f"mask or other positions than in the dense model{places}; choose another mask or architecture"
-        )
+    stack = LayerStack(reloaded)
+    gaps = []
+    for probe, old in zip(probes, masked.outputs, strict=True):
+        new = _Outputs.of(reloaded, stack, range(masked.n_layers), probe)
+        on_image = "" if probe is None else " on an image"
+        gap = relative_gap(new.logits, old.logits)
+        if not gap <= _LARGEST_GAP:
+            raise UnsupportedModelError(
+                f"{kind} cannot be exported without {mask}: the reloaded checkpoint's logits{on_image} differ by "
+                f"{gap:.1e} of the largest, since its layers depend on their places{places}; choose another mask or "
+                "architecture"
+            )
+        gaps.append(gap)
+        if differing := [layer for layer in range(masked.n_layers) if new.handed[layer] != old.handed[layer]]:
+            raise UnsupportedModelError(
+                f"{kind} cannot be exported without {mask}: the checkpoint's layer {differing[0]} is handed another "
+                f"mask or other positions{on_image} than in the dense model{places}; choose another mask or "
+                "architecture"
+            )
     if masked.generates and (why := why_mute(reloaded)) is not None:
         raise UnsupportedModelError(
             f"{kind} cannot be exported without {mask}: transformers does not generate with the layers that are "
@@ -86,8 +140,10 @@ def prove_by_running(folder: Path, model: LocatedModel, mask: Mask, prompt: str 
         parameters_dense=masked.parameters,
         dtype=str(reloaded.dtype).removeprefix("torch."),
         auto_class=model_class(reloaded.config).__name__,
-        max_logit_difference=gap,
+        max_logit_difference=max(gaps),
         not_run=None,
+        has_image=image is not None,
+        why_no_image=why_no_image,
         has_tokenizer=tokenizer is not None,
         before=masked.before,
         after=continuation(reloaded, tokenizer, prompt),
@@ -116,11 +172,41 @@ def _check_tokenizer(folder: Path, model: LocatedModel, tokenizer: PreTrainedTok
         )
 
 
-def _masked_logits(stack: LayerStack, mask: Mask, is_quantised: bool) -> Tensor:
-    """Return the logits of the probe without a mask's layers."""
+def _image_probe(model: LocatedModel) -> tuple[Batch | None, str | None]:
+    """Return a row with a small image, made by the model's processor; or the reason why it makes none.
+
+    Both are None if the model reads text alone.
+    """
+    kind = loaded_class(load_config(model))
+    if kind is not None and not takes_images(kind):
+        return None, None
+    question = ImageQuestion(("gradient",), "What is this?", "A gradient of colours.")
+    try:
+        row = encode_question(question, [_picture()], load_processor(model), "the image of the proof")
+    except UserError as error:
+        if kind is None:  # code of its own may read text alone
+            return None, None
+        # A local path is of no use to the readers of a model card.
+        reason = str(error).replace(f" ({model.path})", "")
+        return None, reason.replace(model.location, model.label).replace(f"model={model.name}", f"model={model.label}")
+    return Batch.of([row.ids], [row.scored], images=(row.images,)), None
+
+
+def _picture() -> npt.NDArray[np.uint8]:
+    """Return a gradient of colours, [height, width, 3]."""
+    height, width = _PICTURE_SHAPE
+    down, across = np.mgrid[0:height, 0:width]
+    return np.stack([255 * down // height, 255 * across // width, 3 * (down + across) % 256], axis=-1).astype(np.uint8)
+
+
+def _masked_outputs(
+    stack: LayerStack, mask: Mask, probes: Sequence[Batch | None], is_quantised: bool
+) -> tuple[_Outputs, ...]:
+    """Return what the dense model computes on each probe without a mask's layers."""
+    kept_layers = stack.sites.kept_layers(mask)
     with stack.bypassed(mask) as masked:
         try:
-            return probe_logits(masked)
+            return tuple(_Outputs.of(masked, stack, kept_layers, probe) for probe in probes)
         except (TypeError, ValueError, AttributeError) as error:
             if is_quantised:  # a kernel may refuse this machine
                 raise
@@ -131,13 +217,17 @@ def _masked_logits(stack: LayerStack, mask: Mask, is_quantised: bool) -> Tensor:
 
 
 def _run_masked(
-    model: LocatedModel, mask: Mask, tokenizer: PreTrainedTokenizerBase | None, prompt: str | None
+    model: LocatedModel,
+    mask: Mask,
+    tokenizer: PreTrainedTokenizerBase | None,
+    prompt: str | None,
+    probes: Sequence[Batch | None],
 ) -> _Masked:
     """Load the dense model, and return what it computes without the mask's layers."""
     quantisation = quantisation_of(load_config(model))
     try:
         stack = LayerStack(load_model(model))
-        logits = _masked_logits(stack, mask, is_quantised=quantisation is not None)
+        outputs = _masked_outputs(stack, mask, probes, is_quantised=quantisation is not None)
     except UnsupportedModelError:
         raise
     except Exception as error:  # each method has its own error for a library or a GPU that is missing
@@ -148,14 +238,12 @@ def _run_masked(
             detail = "it expects other shapes"
         method = quantisation.get("quant_method")
         raise CannotRunError(model.name, f"transformers cannot run its {method} weights here ({detail})") from error
-    handed = handed_to_layers(stack)
     return _Masked(
         config=copy.deepcopy(stack.model.config),
         n_layers=len(stack.sites.kept_layers(mask)),
         parameters=stack.model.num_parameters(),
         generates=why_mute(stack.model) is None,
-        logits=logits,
-        handed=[handed[layer] for layer in stack.sites.kept_layers(mask)],
+        outputs=outputs,
         before=continuation(stack.model, tokenizer, prompt),
     )
 

@@ -21,6 +21,8 @@ from torch import nn
 from transformers import PreTrainedModel
 from transformers.dynamic_module_utils import init_hf_modules
 
+from raysearch.models.reading import takes_images
+
 #: NumPy has no bfloat16, so such tensors become integers of the same width.
 _INTEGER_DTYPES = {torch.bfloat16: torch.int16}
 
@@ -54,7 +56,12 @@ def attach(structure: bytes, arrays: Sequence[npt.NDArray[Any]]) -> PreTrainedMo
         The model.
     """
     init_hf_modules()  # without it, pickle does not find a class of the code that came with the model
-    return _Unpickler(io.BytesIO(structure), arrays).load()
+    model: PreTrainedModel = _Unpickler(io.BytesIO(structure), arrays).load()
+    if takes_images(type(model)):
+        # A tower returns the states of its inner layers only if this process has built a model of the tower's class.
+        with torch.device("meta"):
+            type(model)(model.config)
+    return model
 
 
 class _Pickler(pickle.Pickler):

@@ -5,7 +5,7 @@ positions), runs the layers, and finishes with a tail (final norm, head, soft-ca
 what the layers compute. So one forward with recording stand-ins in place of the layers captures them, and any subset of
 the real layers can then run on any state:
 
-    captured = stack.capture(batch.inputs)               the model's own embedding, masks, positions
+    captured = stack.capture(batch.inputs)               the model's own embedding, towers, masks, positions
     hidden = stack.walk(captured, mask)                  the sites that the mask keeps
     logits = stack.logits(hidden.flatten(0, 1))          the model's own tail
 
@@ -20,9 +20,9 @@ from __future__ import annotations
 
 import contextlib
 import functools
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -32,7 +32,7 @@ from torch import Tensor, nn
 from transformers import Cache, PreTrainedModel
 from transformers.cache_utils import CacheLayerMixin
 
-from raysearch.calibration.batch import Inputs
+from raysearch.calibration.batch import Inputs, RowImages
 from raysearch.calibration.objectives.base import by_chunk, log_prob, to_device
 from raysearch.core.mask import Mask
 from raysearch.errors import UnsupportedModelError, UserError
@@ -49,12 +49,19 @@ class Captured:
 
     embedded: State  #: what enters layer 0
     calls: tuple[LayerCall, ...]  #: the other arguments of each of the N layers; empty if there are parts
-    parts: tuple[Part, ...] = ()  #: the rows by length, if rows of different lengths must not run together
+    parts: tuple[Part, ...] = ()  #: the rows that run together, if not all rows must
+    #: By site, what the model's own code adds to the site's output: features of images, [B, T, d].
+    added: Mapping[int, Tensor] = field(default_factory=dict)
+
+    @property
+    def sites_with_features(self) -> list[int]:
+        """The sites to whose outputs features of images are added, ascending."""
+        return sorted({*self.added, *(site for part in self.parts for site in part.captured.added)})
 
 
 @dataclass(frozen=True)
 class Part:
-    """The rows of a batch that have the same length, without padding."""
+    """Rows of a batch that run together: of the same length, without padding; with images, a single row."""
 
     rows: Tensor  #: their indices in the batch, int64, [R]
     n_tokens: int  #: the tokens of each row that are not padding
@@ -104,13 +111,19 @@ class LayerStack:
     def capture(self, inputs: Inputs) -> Captured:
         """Run the model's own forward with recording stand-ins in place of all layers; none of the layers runs."""
         lengths = inputs.lengths
+        if inputs.images is not None and (len(inputs.images) > 1 or inputs.attention_mask is not None):
+            assert lengths is not None, "rows with images are not packed"
+            return self._capture_parts(inputs, lengths, [np.array([row]) for row in range(len(lengths))])
         if self.by_length and lengths is not None and len({*lengths.tolist()}) > 1:
-            return self._capture_by_length(inputs, lengths)
+            return self._capture_parts(
+                inputs, lengths, [np.flatnonzero(lengths == n_tokens) for n_tokens in np.unique(lengths)]
+            )
+        (images,) = inputs.images or ({},)
         recorded: list[tuple[Tensor, LayerCall]] = []
 
         def record(layer: int, hidden: Tensor, call: LayerCall) -> Tensor:
             recorded.append((hidden, call))
-            return hidden
+            return torch.zeros_like(hidden) if images else hidden  # then what the model adds is all that comes next
 
         positions = None if inputs.position_ids is None else torch.tensor(inputs.position_ids)
         with self._replaced(range(len(self.layers)), record):
@@ -120,17 +133,21 @@ class LayerStack:
                 read=False,
                 attention_mask=self._attention_mask(inputs),
                 position_ids=positions,
+                **image_tensors(images, self.model.dtype),
             )
-        hidden, first_call = recorded[0]
+        (embedded, first_call), *after_layers = recorded
         extras = tuple(first_call.value(extra) for extra in self._conventions[0].extras)
-        return Captured(State(hidden, extras), tuple(call for _, call in recorded))
+        added = {site: hidden for site, (hidden, _) in enumerate(after_layers) if images and hidden.any()}
+        return Captured(State(embedded, extras), tuple(call for _, call in recorded), added=added)
 
-    def _capture_by_length(self, inputs: Inputs, lengths: npt.NDArray[np.int64]) -> Captured:
+    def _capture_parts(
+        self, inputs: Inputs, lengths: npt.NDArray[np.int64], rows_of_parts: Iterable[npt.NDArray[np.int64]]
+    ) -> Captured:
+        """Capture parts of a batch, each with rows of the same length, by themselves."""
         parts = []
-        for n_tokens in np.unique(lengths).tolist():
-            rows = np.flatnonzero(lengths == n_tokens)
-            ids = inputs.input_ids[rows, :n_tokens]
-            captured = self.capture(Inputs(ids, None, None, np.zeros(0, np.int64)))
+        for rows in rows_of_parts:
+            n_tokens = int(lengths[rows[0]])
+            captured = self.capture(inputs.rows(rows, n_tokens))
             parts.append(Part(torch.from_numpy(rows).to(captured.embedded.hidden.device), n_tokens, captured))
         all_rows = _all_rows(parts, [part.captured.embedded for part in parts], inputs.input_ids.shape)
         return Captured(all_rows, (), tuple(parts))
@@ -168,14 +185,17 @@ class LayerStack:
         runners = self._runners if compiled and not torch.is_grad_enabled() else self.layers
         convention = self._conventions[site]
         try:
-            return convention.run(runners[site], state, captured.calls[site])
+            after = convention.run(runners[site], state, captured.calls[site])
         except (TypeError, ValueError, AttributeError) as error:
             if not convention.extras or any(extra is not None for extra in state.extras):
                 raise
             raise UnsupportedModelError(
-                f"{self.kind} cannot run layer {self.sites[site].label} without any layer before it that passes on what "
-                f"it needs ({type(error).__name__}: {first_line(error)}); keep one, such as the first by protect=[0]"
+                f"{self.kind} cannot run layer {self.sites[site].label} without any layer before it that passes on "
+                f"what it needs ({type(error).__name__}: {first_line(error)}); keep one, such as the first by protect=[0]"
             ) from error
+        if site not in captured.added:
+            return after
+        return replace(after, hidden=after.hidden + captured.added[site].to(after.hidden.device))
 
     def walk(self, captured: Captured, mask: Mask) -> Tensor:
         """Run the sites that a mask keeps.
@@ -192,6 +212,10 @@ class LayerStack:
             for site in self.sites.remaining(mask):
                 state = self.run_site(site, state, captured)
         return state.hidden
+
+    def last_state(self, output: Any) -> State:
+        """Return the state in the output of the last layer's own forward."""
+        return self._conventions[-1].state_of(output)
 
     def removed_modules(self, mask: Mask) -> list[nn.Module]:
         """Return the modules of the sites that a mask removes."""
@@ -342,6 +366,20 @@ def _all_rows(parts: Sequence[Part], states: Sequence[State], shape: Sequence[in
 def _no_tokens(hidden: Tensor) -> Tensor:
     """Return n sequences of one token, [n, 1], whose states are replaced by `hidden`, on its device."""
     return torch.zeros(len(hidden), 1, dtype=torch.int64, device=hidden.device)
+
+
+def image_tensors(images: RowImages, dtype: torch.dtype) -> dict[str, Tensor]:
+    """Return the arguments of a model's forward for the images of a row.
+
+    Args:
+        images: The images.
+        dtype: The dtype of the model's weights, which numbers with fractions get.
+
+    Returns:
+        The tensors, on the CPU, by the name of the argument.
+    """
+    tensors = {name: torch.tensor(values) for name, values in images.items()}
+    return {name: tensor.to(dtype) if tensor.is_floating_point() else tensor for name, tensor in tensors.items()}
 
 
 def predicting(hidden: Tensor, inputs: Inputs) -> Tensor:

@@ -22,7 +22,7 @@ from raysearch.checkpoints.quiet import quiet
 from raysearch.core.mask import Mask
 from raysearch.errors import UnsupportedModelError, UserError
 from raysearch.models.layers import LayerCall, plain_logits
-from raysearch.models.stack import LayerStack, predicting
+from raysearch.models.stack import LayerStack, image_tensors, predicting
 from raysearch.text.sentences import first_line
 
 _NEW_TOKENS = 24  # of a continuation
@@ -48,6 +48,50 @@ def verify(stack: LayerStack) -> None:
                 _compare_layers(stack, batch)
         if stack.compiled or stack.fuses:
             _compare_heads(stack, batch)
+
+
+@torch.no_grad()
+def verify_images(stack: LayerStack, batch: Batch) -> None:
+    """Compare the walk with the model's own forward on a row with images: dense, and without one layer.
+
+    Args:
+        stack: The layers of the model.
+        batch: One row, with images, of which some tokens are scored.
+
+    Raises:
+        UnsupportedModelError: The states that predict scored tokens differ, or the model does not run with the images.
+    """
+    with stack.explained():
+        captured = stack.capture(batch.inputs)
+        needed = captured.sites_with_features
+        free = [site for site in range(len(stack.sites) // 2, len(stack.sites)) if site not in needed]
+        for mask in [Mask(), *(Mask.of(site) for site in free[:1])]:
+            walked = predicting(stack.walk(captured, mask), batch.inputs)
+            gap = _gap_of_states(stack, walked, predicting(_own_states(stack, batch, mask), batch.inputs))
+            if not gap <= 2 * tolerance(walked.dtype):
+                raise UnsupportedModelError(
+                    f"{stack.kind} does more with images between its layers than pass the hidden state on (with {mask} "
+                    f"removed the states differ by {gap:.1e}); use data of text"
+                )
+
+
+def _own_states(stack: LayerStack, batch: Batch, mask: Mask) -> Tensor:
+    """Return the hidden state that leaves the last layer in the model's own forward on a row with images, [1, T, …]."""
+    outputs: list[Any] = []
+    hook = stack.layers[-1].register_forward_hook(lambda layer, args, output: outputs.append(output))
+    try:
+        with stack.bypassed(mask) as model:
+            plain_logits(model, torch.tensor(batch.input_ids, device=model.device), read=False, **_images(model, batch))
+    finally:
+        hook.remove()
+    (output,) = outputs
+    return stack.last_state(output).hidden
+
+
+def _images(model: PreTrainedModel, batch: Batch) -> dict[str, Tensor]:
+    """Return the arguments of a model's forward for the images of a batch of one row; none without images."""
+    (images,) = batch.images or ({},)
+    return image_tensors(images, model.dtype)
 
 
 @torch.no_grad()
@@ -166,7 +210,22 @@ def probe_logits(model: PreTrainedModel) -> Tensor:
 
 
 @torch.no_grad()
-def handed_to_layers(stack: LayerStack) -> list[str]:
+def image_logits(model: PreTrainedModel, batch: Batch) -> Tensor:
+    """Return the logits of a plain forward that predict the scored tokens of a row with images, [1, n, vocabulary].
+
+    Args:
+        model: The model.
+        batch: One row, with images.
+
+    Returns:
+        The logits.
+    """
+    ids = torch.tensor(batch.input_ids, device=model.device)
+    return plain_logits(model, ids, batch.inputs.predictors.tolist(), **_images(model, batch))
+
+
+@torch.no_grad()
+def handed_to_layers(stack: LayerStack, batch: Batch | None = None) -> list[str]:
     """Return a checksum of what each layer is handed besides the hidden state: its mask, its positions.
 
     No layer runs. The tokens are one more than the narrowest window of attention, so that the mask of a layer with a
@@ -174,16 +233,29 @@ def handed_to_layers(stack: LayerStack) -> list[str]:
 
     Args:
         stack: The layers of a model.
+        batch: One row to run instead of these tokens. With images, what the model adds to the output of a layer counts
+            as handed to the layer.
+
+    Returns:
+        The checksum of each layer.
     """
+    captured = stack.capture((batch or _long_probe(stack)).inputs)
+    checksum_of_tensor: dict[int, str] = {}  # layers share masks, which may be large
+    return [
+        _checksum([*call.args, *sorted(call.kwargs.items()), captured.added.get(layer)], checksum_of_tensor)
+        for layer, call in enumerate(captured.calls)
+    ]
+
+
+def _long_probe(stack: LayerStack) -> Batch:
+    """Return a sample of random tokens that is longer than the narrowest window of attention."""
     config = stack.model.config.get_text_config()
     windows = [getattr(config, name, None) for name in ("sliding_window", "attention_chunk_size")]
     narrowest = min((window for window in windows if isinstance(window, int) and window > 0), default=0)
     positions = getattr(config, "max_position_embeddings", None) or _MOST_HANDED_TOKENS
     n_tokens = max(_PROBE_SHAPE[1], min(narrowest + 1, positions, _MOST_HANDED_TOKENS))
     tokens = np.random.default_rng(0).integers(min(config.vocab_size, _PROBE_IDS), size=(1, n_tokens))
-    captured = stack.capture(Batch(tokens, np.arange(n_tokens)[None] > 0).inputs)
-    checksum_of_tensor: dict[int, str] = {}  # layers share masks, which may be large
-    return [_checksum([*call.args, *sorted(call.kwargs.items())], checksum_of_tensor) for call in captured.calls]
+    return Batch(tokens, np.arange(n_tokens)[None] > 0)
 
 
 def _checksum(value: Any, checksum_of_tensor: dict[int, str]) -> str:

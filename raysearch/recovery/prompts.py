@@ -89,6 +89,8 @@ def draw_prompts(
     Raises:
         UserError: The data cannot be used, or fewer than two rows remain.
     """
+    if data.format.has_images:
+        raise UserError("data.type=image_text has images, and a recovery trains on text alone; use data of text")
     check_rows(data, options, max_positions)
     left_out = Counter[str]()
     if isinstance(data.draw, WindowOptions):

@@ -147,9 +147,18 @@ class SearchSpec:
         """Return the space of legal masks.
 
         Raises:
-            UserError: `remove` or `protect` does not fit the model.
+            UserError: `remove` or `protect` does not fit the model, or the data have images and a mask may remove a
+                layer to whose output the model adds features of images.
         """
-        return Problem.of_sites(info.sites, self.remove, self.protect, self.evaluation.model.name)
+        problem = Problem.of_sites(info.sites, self.remove, self.protect, self.evaluation.model.name)
+        needed = range(info.n_image_layers)
+        has_images = any(calibration.data.format.has_images for calibration in self.evaluation.calibrations)
+        if has_images and not info.sites.in_layers(needed) <= problem.protected:
+            raise UserError(
+                f"{self.evaluation.model.name} adds features of images to the outputs of its first {len(needed)} "
+                f"layers, so masks without one of them cannot be judged on images; use protect={list(needed)}"
+            )
+        return problem
 
     def with_absolute_paths(self) -> SearchSpec:
         """Return the same search with absolute paths, for a process in any folder."""

@@ -7,6 +7,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from dataclasses import replace
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +30,7 @@ from raysearch.models.loading import (
     fingerprint,
     load_config,
     load_model,
+    load_processor,
     load_tokenizer,
     resolve_dtype,
     tokenizer_fingerprint,
@@ -37,6 +39,7 @@ from raysearch.models.loading import (
 from raysearch.models.source import locate
 from raysearch.models.spec import ModelSpec
 from tests.models.families import _DELTA, _HEAD, _WIDTHS, FAMILIES, N_LAYERS, STREAMS, VOCABULARY, tiny
+from tests.models.vlms import byte_tokenizer, write_vlm
 from tests.sentences import Sentences
 
 
@@ -353,3 +356,27 @@ def test_the_label_of_a_path_is_its_last_part(tmp_path: Path, monkeypatch: pytes
     assert ModelSpec("ours", "models/mine").label == "ours"
     monkeypatch.chdir("models/mine")
     assert ModelSpec(".", ".").label == "mine"
+
+
+def test_a_processor_is_of_a_model_that_reads_images(tmp_path: Path, folder: Path, sentences: Sentences) -> None:
+    llava = write_vlm(tmp_path / "llava", "llava")
+    assert load_processor(locate(llava)).image_token == "<image>"
+    (tmp_path / "llava" / "processor_config.json").unlink()
+    hybrid = AutoConfig.for_model("qwen3_5", text_config=_WIDTHS | _HEAD | _DELTA)
+    hybrid.architectures = ["Qwen3_5ForConditionalGeneration"]
+    hybrid.save_pretrained(tmp_path / "qwen3_5")
+    save_file({}, tmp_path / "qwen3_5" / "model.safetensors")
+    for place in (tmp_path / "llava", folder, tmp_path / "qwen3_5"):
+        with sentences.refused(UserError):
+            load_processor(locate(spec(place)))
+
+
+@pytest.mark.skipif(find_spec("torchvision") is not None, reason="torchvision is installed")
+def test_a_processor_that_needs_torchvision_is_refused_without_it(tmp_path: Path, sentences: Sentences) -> None:
+    AutoConfig.for_model("qwen2_5_vl").save_pretrained(tmp_path / "qwen")
+    save_file({}, tmp_path / "qwen" / "model.safetensors")
+    byte_tokenizer().save_pretrained(tmp_path / "qwen")
+    processor = {"image_processor_type": "Qwen2VLImageProcessor", "processor_class": "Qwen2_5_VLProcessor"}
+    (tmp_path / "qwen" / "preprocessor_config.json").write_text(json.dumps(processor))
+    with sentences.refused(UserError):
+        load_processor(locate(spec(tmp_path / "qwen")))

@@ -6,10 +6,12 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 from transformers.utils.hub import HF_MODULES_CACHE
+from transformers.utils.output_capturing import _CAN_RECORD_REGISTRY
 
 from raysearch.models.shared_weights import attach, detach
 from tests.cases import assert_each
 from tests.models.families import FAMILIES, give_own_code
+from tests.models.vlms import IMAGE, VLMS, build
 
 
 def test_a_model_comes_back_as_it_was():
@@ -59,3 +61,18 @@ def test_a_model_of_own_code_goes_to_a_process_that_has_not_loaded_it(tmp_path: 
     rebuilt = attach(*detached)
     assert type(rebuilt).__name__ == "Own", "its class was imported again"
     assert type(rebuilt) is not type(model), "its class was imported again"
+
+
+def test_a_model_that_reads_images_goes_to_a_process_that_has_built_none():
+    """The projector of LLaVA reads the states of an inner layer of the tower."""
+    model = build("llava", VLMS["llava"][0])
+    inputs = {"input_ids": torch.tensor([[5, *[IMAGE] * 4, 6]]), "pixel_values": torch.ones(1, 3, 28, 28)}
+    with torch.inference_mode():
+        expected = model(**inputs).logits
+        detached = detach(build("llava", VLMS["llava"][0]))
+        built_classes = dict(_CAN_RECORD_REGISTRY)
+        _CAN_RECORD_REGISTRY.clear()  # from here on, this process is like a new one
+        try:
+            assert torch.equal(attach(*detached)(**inputs).logits, expected)
+        finally:
+            _CAN_RECORD_REGISTRY.update(built_classes)

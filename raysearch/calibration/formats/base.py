@@ -81,7 +81,26 @@ class Task:
     thinking: bool | None = None
 
 
-Sample = Text | Item | Dialogue | Task
+@dataclass(frozen=True)
+class ImageQuestion:
+    """A question about images, and its answer.
+
+    Args:
+        images: The paths of the images, relative to the folder of the rows' file.
+        prompt: The text between images and answer.
+        answer: The right answer.
+        separator: The text between prompt and answer for a model without a chat template.
+        group: The sub-task of the question; empty if there is only one sub-task.
+    """
+
+    images: tuple[str, ...]
+    prompt: str
+    answer: str
+    separator: str = " "
+    group: str = ""
+
+
+Sample = Text | Item | Dialogue | Task | ImageQuestion
 
 
 class Format(Options, ABC):
@@ -92,12 +111,14 @@ class Format(Options, ABC):
         draws: The class of the options that draw samples: `WindowOptions` for texts, `ItemOptions` for all others.
         needs: The condition that a row must meet to make a sample, for the message if no row meets it; empty if every
             row makes a sample.
+        has_images: Whether its samples are instances of `ImageQuestion`, which the model's processor encodes.
     """
 
     section = "data"
     offers: ClassVar[frozenset[Form]]
     draws: ClassVar[type]
     needs: ClassVar[str] = ""
+    has_images: ClassVar[bool] = False
 
     @abstractmethod
     def read(self, row: Mapping[str, Any], where: str) -> Sample | None:
