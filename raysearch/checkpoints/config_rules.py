@@ -82,6 +82,8 @@ def cut_config(
     Returns:
         The changed config.
     """
+    # What is given by layer is added by `config_file` if transformers would read other values.
+    config = {name: value for name, value in config.items() if name != "per_layer_config"}
     parts = {
         name: cut_config(config[name], kept_layers, n_layers, n_predicting)
         for name in TEXT_PARTS

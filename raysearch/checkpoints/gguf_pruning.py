@@ -86,6 +86,11 @@ class GGUFExport:
     build: int | None = None
     url: str | None = None
 
+    @property
+    def source_text(self) -> str:
+        """The dense model's file for a sentence; for a file in parts, the first one and a mention of the others."""
+        return f"{self.source} and the other parts" if len(part_names(self.source)) > 1 else str(self.source)
+
 
 def prune_gguf(
     source: Path,

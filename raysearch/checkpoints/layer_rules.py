@@ -231,8 +231,12 @@ def cut_value(kind: Kind, value: Any, layers: KeptLayers) -> Any:
                 for name, numbers in value.items()
             }
         case Kind.BY_NUMBER:
-            numbers = {str(layer): str(place) for place, layer in enumerate(kept_layers)}
-            return {numbers[str(layer)]: values for layer, values in value.items() if str(layer) in numbers}
+            places = {layer: place for place, layer in enumerate(kept_layers)}
+            return {
+                f"{places[int(layer)]:0{len(str(layer))}}": values  # transformers writes numbers of equal width
+                for layer, values in value.items()
+                if int(layer) in places
+            }
         case Kind.SOURCES:
             sources = [value[layer] for layer in kept_layers]
             return [None if source is None else new_number(source, kept_layers, layers.n_layers) for source in sources]

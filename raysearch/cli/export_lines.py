@@ -71,7 +71,7 @@ def gguf_lines(export: GGUFExport, out: Path, public: bool) -> list[str]:
         ollama = "Older builds, and engines of Ollama, infer the kind of a layer from its place and run another model."
     return [
         f"Wrote {out}: {export.n_layers} layers, {size} instead of {size_dense}.",
-        f"Every remaining tensor has the same bytes as in {export.source}.",
+        f"Every remaining tensor has the same bytes as in {export.source_text}.",
         f"llama.cpp{required_build}: llama-cli -m {quote(str(out.expanduser()))}",
         ollama,
         *_pushed(export.url, public),
@@ -107,7 +107,10 @@ def healed_lines(export: HealedGGUF, out: Path) -> list[str]:
     """
     size_line, _, *run_lines = gguf_lines(export.file, out, public=False)
     n_trained = count(export.trained, "tensor")
-    lines = [size_line, f"The training changed {n_trained}; the others have the same bytes as in {export.file.source}."]
+    lines = [
+        size_line,
+        f"The training changed {n_trained}; the others have the same bytes as in {export.file.source_text}.",
+    ]
     if export.coarser:
         lines.append(
             f"Those that were {' or '.join(export.coarser)} are Q8_0 now, as fewer bits would round the training away."

@@ -11,7 +11,7 @@ import pytest
 from transformers import CONFIG_MAPPING, AutoConfig
 
 from raysearch.checkpoints import llama_cpp, vllm
-from raysearch.checkpoints.config_rules import changed_period, cut_config
+from raysearch.checkpoints.config_rules import changed_period, cut_config, cut_values
 from raysearch.checkpoints.gguf_pruning import refusals
 from raysearch.checkpoints.layer_rules import PERIODS, RULES, KeptLayers, Kind, LayerRule, config_rule, gguf_rule
 from raysearch.checkpoints.periods import WINDOW, Key, PeriodRule, periods_of
@@ -25,7 +25,7 @@ _CONFIG: list[tuple[str, Any, Any]] = [
     ("eos_token_id", [1, 2, 3, 4], [1, 2, 3, 4]),
     ("num_nextn_predict_layers", 1, 1),
     ("ple_layer_ids", [1, 2, 4], [1, 3]),  # they start at 1
-    ("per_layer_config", {"0": {"head_dim": 8}, "1": {"head_dim": 16}, "3": {}}, {"0": {"head_dim": 8}, "2": {}}),
+    ("per_layer_config", {"00": {"head_dim": 8}, "01": {}, "03": {}}, {"00": {"head_dim": 8}, "02": {}}),
     ("kv_source_layers", [None, None, 0, 1], [None, 0, None]),  # the last one's source is removed
     ("compress_ratios", [0, 4, 128, 4], [0, 128, 4]),
     ("compress_ratios", [0, 4, 128, 4, 0, 0], [0, 128, 4, 0, 0]),  # the last two are of heads that predict
@@ -72,7 +72,7 @@ def test_every_rule_holds_for_a_config_or_a_file(tmp_path: Path) -> None:
     config_rules = set[LayerRule | None]()
     for name, before, after in _CONFIG:
         config_rules.add(config_rule(name, before, _LAYERS))
-        written = cut_config({"num_hidden_layers": 4, name: before}, _LAYERS.indices, 4, n_predicting=1)
+        written = {name: before} | cut_values({name: before}, _LAYERS.indices, 4, n_predicting=1)
         expected = {"full_attn_layers": [3], "kda_layers": [1, 2]} if name == "linear_attn_config" else after
         assert written[name] == (pytest.approx(expected) if isinstance(expected, float) else expected), name
     # Rules for one kind and several names, as of leading layers, are separate rules.

@@ -284,6 +284,13 @@ def test_the_lines_of_a_gguf_file_name_the_build_that_reads_it() -> None:
     assert "Ollama: " not in ollama
 
 
+def test_the_lines_of_a_gguf_file_mention_the_parts_of_its_source() -> None:
+    for source, text in (("d.gguf", "d.gguf"), ("d-00001-of-00003.gguf", "d-00001-of-00003.gguf and the other parts")):
+        done = GGUFExport(Path("p.gguf"), Path(source), 7, 8, 10, "gemma3", "greedy-m1-00000000")
+        _, line, *_ = gguf_lines(done, Path("p.gguf"), public=False)
+        assert line == f"Every remaining tensor has the same bytes as in {text}."
+
+
 def test_assessed_bytes_are_shown_as_a_size() -> None:
     numbers = {"pruned": 545_000_000.0, "dense": 640_000_000.0, "retention": 0.85}
     numbers = {f"assess/peak_memory_bytes/{side}": value for side, value in numbers.items()}
