@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import torch
 from torch import Tensor
 from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
@@ -51,7 +52,9 @@ class _Masked:
     n_layers: int  #: the layers that stay
     parameters: int  #: of the dense model
     generates: bool
-    outputs: tuple[_Outputs, ...]  #: on tokens and, where the processor can make one, on an image
+    on_tokens: _Outputs
+    on_image: _Outputs | None  #: None if there is no image, or the model does not run on it
+    why_not_run: str | None  #: why it does not run on the image; None if it does, or if there is none
     before: str | None
 
 
@@ -100,12 +103,15 @@ def prove_by_running(folder: Path, model: LocatedModel, mask: Mask, prompt: str 
     _check_tokenizer(folder, model, tokenizer)
     image, why_no_image = _image_probe(model)
     masked = _run_masked(model, mask, tokenizer, prompt, image)  # the dense model is freed before the next line
+    why_no_image = why_no_image or masked.why_not_run
     kind = masked.config.model_type
     reloaded = _reload(folder, model, masked)
     places = rules_of_place(masked.config.get_text_config(), reloaded.config.get_text_config())
     stack = LayerStack(reloaded)
     gaps = []
-    for probe, old in zip([None, image], masked.outputs, strict=False):
+    for probe, old in ((None, masked.on_tokens), (image, masked.on_image)):
+        if old is None:
+            continue
         new = _Outputs.of(reloaded, stack, range(masked.n_layers), probe)
         on_image = "" if probe is None else " on an image"
         gap = relative_gap(new.logits, old.logits)
@@ -133,7 +139,7 @@ def prove_by_running(folder: Path, model: LocatedModel, mask: Mask, prompt: str 
         dtype=str(reloaded.dtype).removeprefix("torch."),
         auto_class=model_class(reloaded.config).__name__,
         max_logit_difference=max(gaps),
-        has_image=image is not None,
+        has_image=masked.on_image is not None,
         why_no_image=why_no_image,
         has_tokenizer=tokenizer is not None,
         before=masked.before,
@@ -200,16 +206,24 @@ def _run_masked(
     """Load the dense model, and return what it computes without the mask's layers."""
     stack = LayerStack(load_model(model))
     kept_layers = stack.sites.kept_layers(mask)
+    on_image = None
+    why_not_run = None
     with stack.bypassed(mask) as masked:
-        outputs = tuple(
-            _Outputs.of(masked, stack, kept_layers, probe) for probe in [None, *([] if image is None else [image])]
-        )
+        on_tokens = _Outputs.of(masked, stack, kept_layers, None)
+        try:
+            on_image = None if image is None else _Outputs.of(masked, stack, kept_layers, image)
+        except (torch.OutOfMemoryError, MemoryError):
+            raise
+        except Exception as error:  # whatever a model's own code raises, as for images of another size
+            why_not_run = f"the dense model does not run on it ({type(error).__name__}: {first_line(error)})"
     return _Masked(
         config=copy.deepcopy(stack.model.config),
         n_layers=len(kept_layers),
         parameters=stack.model.num_parameters(),
         generates=why_mute(stack.model) is None,
-        outputs=outputs,
+        on_tokens=on_tokens,
+        on_image=on_image,
+        why_not_run=why_not_run,
         before=continuation(stack.model, tokenizer, prompt),
     )
 
