@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import torch
 from torch import Tensor
 from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
@@ -57,7 +58,9 @@ class _Masked:
     n_layers: int  #: the layers that stay
     parameters: int  #: of the dense model
     generates: bool
-    outputs: tuple[_Outputs, ...]  #: on tokens and, where the processor can make one, on an image
+    on_tokens: _Outputs
+    on_image: _Outputs | None  #: None if there is no image, or the model does not run on it
+    why_not_run: str | None  #: why it does not run on the image; None if it does, or if there is none
     before: str | None
 
 
@@ -106,14 +109,16 @@ def prove_by_running(folder: Path, model: LocatedModel, mask: Mask, prompt: str 
     tokenizer = _tokenizer(model, prompt)
     _check_tokenizer(folder, model, tokenizer)
     image, why_no_image = _image_probe(model)
-    probes = [None] if image is None else [None, image]
-    masked = _run_masked(model, mask, tokenizer, prompt, probes)  # the dense model is freed before the next line
+    masked = _run_masked(model, mask, tokenizer, prompt, image)  # the dense model is freed before the next line
+    why_no_image = why_no_image or masked.why_not_run
     kind = masked.config.model_type
     reloaded = _reload(folder, model, masked)
     places = rules_of_place(masked.config.get_text_config(), reloaded.config.get_text_config())
     stack = LayerStack(reloaded)
     gaps = []
-    for probe, old in zip(probes, masked.outputs, strict=True):
+    for probe, old in ((None, masked.on_tokens), (image, masked.on_image)):
+        if old is None:
+            continue
         new = _Outputs.of(reloaded, stack, range(masked.n_layers), probe)
         on_image = "" if probe is None else " on an image"
         gap = relative_gap(new.logits, old.logits)
@@ -142,7 +147,7 @@ def prove_by_running(folder: Path, model: LocatedModel, mask: Mask, prompt: str 
         auto_class=model_class(reloaded.config).__name__,
         max_logit_difference=max(gaps),
         not_run=None,
-        has_image=image is not None,
+        has_image=masked.on_image is not None,
         why_no_image=why_no_image,
         has_tokenizer=tokenizer is not None,
         before=masked.before,
@@ -199,14 +204,11 @@ def _picture() -> npt.NDArray[np.uint8]:
     return np.stack([255 * down // height, 255 * across // width, 3 * (down + across) % 256], axis=-1).astype(np.uint8)
 
 
-def _masked_outputs(
-    stack: LayerStack, mask: Mask, probes: Sequence[Batch | None], is_quantised: bool
-) -> tuple[_Outputs, ...]:
-    """Return what the dense model computes on each probe without a mask's layers."""
-    kept_layers = stack.sites.kept_layers(mask)
+def _outputs_on_tokens(stack: LayerStack, mask: Mask, is_quantised: bool) -> _Outputs:
+    """Return what the dense model computes on tokens without a mask's layers."""
     with stack.bypassed(mask) as masked:
         try:
-            return tuple(_Outputs.of(masked, stack, kept_layers, probe) for probe in probes)
+            return _Outputs.of(masked, stack, stack.sites.kept_layers(mask), None)
         except (TypeError, ValueError, AttributeError) as error:
             if is_quantised:  # a kernel may refuse this machine
                 raise
@@ -221,13 +223,13 @@ def _run_masked(
     mask: Mask,
     tokenizer: PreTrainedTokenizerBase | None,
     prompt: str | None,
-    probes: Sequence[Batch | None],
+    image: Batch | None,
 ) -> _Masked:
     """Load the dense model, and return what it computes without the mask's layers."""
     quantisation = quantisation_of(load_config(model))
     try:
         stack = LayerStack(load_model(model))
-        outputs = _masked_outputs(stack, mask, probes, is_quantised=quantisation is not None)
+        on_tokens = _outputs_on_tokens(stack, mask, is_quantised=quantisation is not None)
     except UnsupportedModelError:
         raise
     except Exception as error:  # each method has its own error for a library or a GPU that is missing
@@ -238,12 +240,25 @@ def _run_masked(
             detail = "it expects other shapes"
         method = quantisation.get("quant_method")
         raise CannotRunError(model.name, f"transformers cannot run its {method} weights here ({detail})") from error
+    kept_layers = stack.sites.kept_layers(mask)
+    on_image = None
+    why_not_run = None
+    if image is not None:
+        try:
+            with stack.bypassed(mask) as masked:
+                on_image = _Outputs.of(masked, stack, kept_layers, image)
+        except (torch.OutOfMemoryError, MemoryError):
+            raise
+        except Exception as error:  # whatever a model's own code raises, as for images of another size
+            why_not_run = f"the dense model does not run on it ({type(error).__name__}: {first_line(error)})"
     return _Masked(
         config=copy.deepcopy(stack.model.config),
-        n_layers=len(stack.sites.kept_layers(mask)),
+        n_layers=len(kept_layers),
         parameters=stack.model.num_parameters(),
         generates=why_mute(stack.model) is None,
-        outputs=outputs,
+        on_tokens=on_tokens,
+        on_image=on_image,
+        why_not_run=why_not_run,
         before=continuation(stack.model, tokenizer, prompt),
     )
 

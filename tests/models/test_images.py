@@ -144,13 +144,18 @@ def test_an_export_that_reads_images_otherwise_is_refused(
 
 
 def test_an_export_without_an_image_in_its_proof_says_why(tmp_path: Path, sentences: Sentences) -> None:
+    """It has no processor, or one whose images do not fit the model."""
     spec = write_vlm(tmp_path / "llava", "llava")
-    (tmp_path / "llava" / "processor_config.json").unlink()
-    export = exported(ModelSpec(spec.path, spec.path), Mask.of(1), tmp_path / "pruned")
-    assert export.image_text is not None
-    sentences.check(export.image_text)
-    assert export.image_text in (export.out / "README.md").read_text()
-    assert export.image_text in checkpoint_lines(export, export.out, None, public=False)
+    processor = tmp_path / "llava" / "processor_config.json"
+    processor.write_text(processor.read_text().replace("28", "56"))
+    other_size = exported(spec, Mask.of(1), tmp_path / "pruned")
+    processor.unlink()
+    no_processor = exported(ModelSpec(spec.path, spec.path), Mask.of(1), tmp_path / "pruned-too")
+    for export in (other_size, no_processor):
+        assert export.image_text is not None
+        sentences.check(export.image_text)
+        assert export.image_text in (export.out / "README.md").read_text()
+        assert export.image_text in checkpoint_lines(export, export.out, None, public=False)
 
 
 def test_the_export_of_a_model_of_text_says_nothing_of_images(tmp_path: Path) -> None:
