@@ -21,8 +21,9 @@ ADAPTER_CONFIG = "adapter_config.json"
 ADAPTER_WEIGHTS = "adapter_model.safetensors"
 #: The folder in an export with the adapter for the pruned model.
 ADAPTER_FOLDER = "adapter"
+#: What to do with an adapter that cannot be merged here, or not be renumbered.
+REMEDY = "merge it by peft's merge_and_unload, and search the merged model"
 _PREFIX = "base_model.model."  # of the names of an adapter's tensors
-_REMEDY = "merge it by peft's merge_and_unload, and search the merged model"
 
 
 @dataclass(frozen=True)
@@ -60,9 +61,9 @@ class Adapter:
         config = read_json(folder / ADAPTER_CONFIG)
         kind = config.get("peft_type")
         if kind != "LORA":
-            raise UserError(f"{where} is an adapter of the type {kind}, not LORA; {_REMEDY}")
+            raise UserError(f"{where} is an adapter of the type {kind}, not LORA; {REMEDY}")
         if config.get("layer_replication"):
-            raise UserError(f"{where} repeats layers of its model (layer_replication); {_REMEDY}")
+            raise UserError(f"{where} repeats layers of its model (layer_replication); {REMEDY}")
         if not (folder / ADAPTER_WEIGHTS).is_file():
             pickled = sorted(file.name for pattern in ("*.bin", "*.pt", "*.pth") for file in folder.glob(pattern))
             if pickled:
@@ -87,9 +88,8 @@ class Adapter:
         modules = {module for name in names for module in _beginnings(name)}
         changed = set()
         for tensor in self.tensors:
-            beginnings = _beginnings(tensor.name.removeprefix(_PREFIX))
-            # The longest one is the module that has the adapter.
-            changed |= set([beginning for beginning in beginnings if beginning in modules][-1:])
+            beginnings = [name for name in _beginnings(tensor.name.removeprefix(_PREFIX)) if name in modules]
+            changed |= set(beginnings[-1:])  # the module that has the adapter
         return [name for name in names if changed.intersection(_beginnings(name))]
 
     def pruned(self, names: LayerNames, kept_layers: Sequence[int]) -> Adapter | None:
@@ -154,7 +154,7 @@ def _renumbered_config(
         new_names: The new name of each kept module with a LoRA.
     """
     changed = dict(config)
-    # The path or the id of the dense model, on which the adapter does not fit any more.
+    # The dense model, which the adapter does not fit any more.
     changed |= {"base_model_name_or_path": None, "revision": None}
     for key in ("target_modules", "exclude_modules", "target_parameters", "modules_to_save"):
         if isinstance(config.get(key), list):

@@ -41,21 +41,22 @@ def check_adapter(model: LocatedModel, skeleton: PreTrainedModel) -> None:
                 f"model.adapter={model.adapter} changes {original}, which model={model.name} uses as {tied}, too, so "
                 "that no checkpoint of this model can hold the merged weights; train an adapter without them"
             )
-    check_fit(adapter, skeleton, f"model.adapter={model.adapter} does not fit model={model.name}")
+    what = f"model.adapter={model.adapter} does not fit model={model.name}"
+    check_fit(adapter, skeleton, what, "name an adapter that was trained on this model")
 
 
-def check_fit(adapter: Adapter, skeleton: PreTrainedModel, what: str) -> None:
+def check_fit(adapter: Adapter, skeleton: PreTrainedModel, what: str, remedy: str) -> None:
     """Compare the tensors of an adapter with those that peft makes for a model.
 
     Args:
         adapter: The adapter.
         skeleton: The model without weights. It must not be used afterwards.
         what: The beginning of an error's sentence.
+        remedy: Its end.
 
     Raises:
         UserError: The names or the shapes differ.
     """
-    remedy = "name an adapter that was trained on this model"
     try:
         with quiet():
             config: Any = LoraConfig.from_pretrained(str(adapter.folder))

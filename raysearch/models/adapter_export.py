@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
-from raysearch.checkpoints.adapter import ADAPTER_FOLDER, Adapter
+from raysearch.checkpoints.adapter import ADAPTER_FOLDER, REMEDY, Adapter
 from raysearch.checkpoints.checkpoint import Checkpoint
 from raysearch.checkpoints.layer_names import LayerNames
 from raysearch.errors import UnsupportedModelError
@@ -40,12 +40,15 @@ class MergedModel:
             n_layers: N, its layers.
             scratch: A new folder for the changed tensors. It must exist as long as `files` is used.
 
+        Returns:
+            The merged model's files and names.
+
         Raises:
             UserError: The model or the adapter cannot be read.
             UnsupportedModelError: The files of the dense model cannot hold the merged values.
         """
         adapter = Adapter.open(Path(str(model.adapter)))
-        merged = load_model(model)
+        merged = load_model(model if model.digest is not None else replace(model, dtype="auto"))  # as in the files
         parameters = [name for name, _ in merged.named_parameters()]
         scratch.mkdir()
         try:
@@ -54,8 +57,7 @@ class MergedModel:
             )
         except UnsupportedModelError as error:
             raise UnsupportedModelError(
-                f"model={model.name} cannot be exported with model.adapter={model.adapter} merged: {error}; merge it "
-                "by peft's merge_and_unload, and search the merged model"
+                f"model={model.name} cannot be exported with model.adapter={model.adapter} merged: {error}; {REMEDY}"
             ) from error
         return cls(model, files, LayerNames.of(parameters, n_layers))
 
@@ -76,5 +78,6 @@ class MergedModel:
             return
         pruned.write(folder / ADAPTER_FOLDER)
         without = self.model.at(folder)
+        skeleton = without_weights(without, load_config(without))
         what = f"model.adapter={self.model.adapter} does not fit the pruned model"
-        check_fit(Adapter.open(folder / ADAPTER_FOLDER), without_weights(without, load_config(without)), what)
+        check_fit(Adapter.open(folder / ADAPTER_FOLDER), skeleton, what, REMEDY)

@@ -41,7 +41,7 @@ def with_values_of(
         UnsupportedModelError: The checkpoint has not exactly these tensors, since it is quantised or divided otherwise.
     """
     values: dict[str, Any] = model.state_dict()
-    changed = {name: values[name] for name in values if name in parameters}
+    changed = {name: values[name] for name in parameters}
     tensors = {tensor.name: tensor for tensor in source.tensors}
     for tied, original in getattr(model, "all_tied_weights_keys", {}).items():
         changed.pop(tied, None)

@@ -175,6 +175,9 @@ def searched_gguf(model: ModelSpec, out: Path) -> Path:
         model: The searched model.
         out: The file to write, for messages.
 
+    Returns:
+        The path of the file.
+
     Raises:
         UserError: The model is no GGUF file, or it has an adapter, which the file does not hold.
     """

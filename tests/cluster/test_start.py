@@ -84,6 +84,17 @@ def test_replicas_of_a_copied_file_read_it_themselves(fleets: list[FakeFleet], m
     assert recipe.detached is None
 
 
+def test_weights_with_a_merged_adapter_are_sent(
+    fleets: list[FakeFleet], model: LocatedModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No file of this machine has them."""
+    merged = loading.load_model(model)
+    monkeypatch.setattr(loading, "load_model", lambda model, device: merged)
+    with RayCluster(None, 2) as cluster:
+        (recipe,) = starter(cluster, replace(model, digest="0" * 64, adapter="lora")).start().replicas.recipe
+    assert recipe.detached is not None
+
+
 @pytest.mark.parametrize("error", [UserError("the weights are damaged"), KeyboardInterrupt()])
 def test_no_replica_is_left_if_the_weights_cannot_be_read(
     error: BaseException, fleets: list[FakeFleet], model: LocatedModel, monkeypatch: pytest.MonkeyPatch

@@ -216,19 +216,21 @@ def test_only_what_the_adapter_changes_differs_from_the_files(kind: str, tmp_pat
     assert "mergekit.yaml" not in {file.name for file in (tmp_path / "pruned").iterdir()}
 
 
-@pytest.mark.parametrize("dtype", ["auto", "float32", "bfloat16"])
-def test_another_dtype_does_not_change_what_is_merged(tmp_path: Path, dtype: str) -> None:
+@pytest.mark.parametrize(
+    ("dtype_of_files", "dtype"), [("bfloat16", "auto"), ("bfloat16", "float32"), ("float32", "bfloat16")]
+)
+def test_another_dtype_does_not_change_what_is_merged(tmp_path: Path, dtype_of_files: str, dtype: str) -> None:
     """The export has the dtype of the files, and is the model that was searched in another dtype."""
-    base = tiny("llama", **_WIDTHS).bfloat16()
+    base = tiny("llama", **_WIDTHS).to(getattr(torch, dtype_of_files))
     base.save_pretrained(tmp_path / "dense")
     adapter = write_lora(base, tmp_path / "lora", target_modules=_ATTENTION)
     report = exported(ModelSpec("llama", str(tmp_path / "dense"), dtype, adapter=adapter), tmp_path / "pruned")
     assert report.max_logit_difference == 0
-    assert {values.dtype for values in weights_of(tmp_path / "pruned").values()} == {torch.bfloat16}
     exported(ModelSpec("llama", str(tmp_path / "dense")), tmp_path / "base")
     expected = merged(tmp_path / "base", tmp_path / "pruned/adapter").state_dict()
     loaded = AutoModelForCausalLM.from_pretrained(tmp_path / "pruned").state_dict()
     assert all(same_bytes(loaded[name], values) for name, values in expected.items())
+    assert {values.dtype for values in expected.values()} == {getattr(torch, dtype_of_files)}
 
 
 def test_a_gguf_file_takes_an_adapter_too(gguf: Path, tmp_path: Path) -> None:
