@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 import torch
 from transformers import AutoModelForCausalLM
-from transformers.utils.output_capturing import _CAN_RECORD_REGISTRY
 from transformers.utils.hub import HF_MODULES_CACHE
+from transformers.utils.output_capturing import _CAN_RECORD_REGISTRY
 
 from raysearch.models.shared_weights import attach, detach
 from tests.cases import assert_each
