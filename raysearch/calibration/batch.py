@@ -6,7 +6,7 @@ Batches hold NumPy arrays alone, so that processes can exchange a calibration wi
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 from functools import cached_property
@@ -148,8 +148,8 @@ class Batch:
             self.sample_of_row.tolist(), self.input_ids, self.scored, self.lengths.tolist(), strict=True
         ):
             keys[sample] += ids[:length].tobytes() + scored[:length].tobytes()
-        for sample, images in zip(self.sample_of_row.tolist(), self.images or (), strict=False):
-            keys[sample] += image_digest(images)
+        for row, images in enumerate(self.images or ()):
+            keys[self.sample_of_row[row]] += image_digest(images)
         return keys
 
     @property
@@ -238,15 +238,10 @@ def array_bytes(array: npt.NDArray[Any]) -> tuple[bytes, bytes]:
     return repr(array.shape).encode(), array.astype(array.dtype.newbyteorder("<")).tobytes()
 
 
-def image_bytes(images: RowImages) -> Iterator[bytes]:
-    """Yield the names, the types and the bytes of all arrays of a row's images."""
-    for name, array in sorted(images.items()):
-        yield from (name.encode(), array.dtype.name.encode(), *array_bytes(array))
-
-
 def image_digest(images: RowImages) -> bytes:
-    """Return a digest of a row's images, 32 bytes."""
+    """Return a digest of a row's images, 32 bytes: of the names, the types and the values of all arrays."""
     digest = hashlib.sha256()
-    for part in image_bytes(images):
-        digest.update(len(part).to_bytes(8, "little") + part)
+    for name, array in sorted(images.items()):
+        for part in (name.encode(), array.dtype.name.encode(), *array_bytes(array)):
+            digest.update(len(part).to_bytes(8, "little") + part)
     return digest.digest()
