@@ -17,7 +17,7 @@ from tempfile import TemporaryDirectory
 from filelock import FileLock
 
 from raysearch.checkpoints.checkpoint import Checkpoint
-from raysearch.checkpoints.config_process import write_config_without_torch
+from raysearch.checkpoints.config_process import config_writer
 from raysearch.checkpoints.pruning import PrunedCheckpoint
 from raysearch.checkpoints.side_files import mend_tokenizer_config
 from raysearch.core.mask import Mask
@@ -201,16 +201,17 @@ def write_files(
         UnsupportedModelError: No config can describe the kept layers, or the tensors have names of an unknown form.
     """
     pruned = PrunedCheckpoint.of(Checkpoint.open(source), kept_layers, n_layers)
-    pruned.write(folder)
-    write_config_without_torch(
-        folder,
-        source,
-        config=pruned.config,
-        kept_layers=list(kept_layers),
-        n_layers=n_layers,
-        predicts=pruned.predicts,
-        trust_remote_code=trust_remote_code,
-    )
+    with config_writer() as write_config:
+        pruned.write(folder)
+        write_config(
+            folder,
+            source,
+            config=pruned.config,
+            kept_layers=list(kept_layers),
+            n_layers=n_layers,
+            predicts=pruned.predicts,
+            trust_remote_code=trust_remote_code,
+        )
     return pruned
 
 
