@@ -28,7 +28,7 @@ from raysearch.checkpoints.card import (
     verified_text,
 )
 from raysearch.checkpoints.checkpoint import Checkpoint
-from raysearch.checkpoints.config_process import write_config_without_torch
+from raysearch.checkpoints.config_process import config_writer
 from raysearch.checkpoints.llama_cpp import misread_by_llama_cpp
 from raysearch.checkpoints.pruning import PrunedCheckpoint
 from raysearch.checkpoints.side_files import mend_tokenizer_config
@@ -252,16 +252,17 @@ def write_files(
         UnsupportedModelError: No config can describe the kept layers, or the tensors have names of an unknown form.
     """
     pruned = PrunedCheckpoint.of(with_values or Checkpoint.open(source), kept_layers, n_layers)
-    pruned.write(folder)
-    write_config_without_torch(
-        folder,
-        source,
-        config=pruned.config,
-        kept_layers=list(kept_layers),
-        n_layers=n_layers,
-        predicts=pruned.predicts,
-        trust_remote_code=trust_remote_code,
-    )
+    with config_writer() as write_config:
+        pruned.write(folder)
+        write_config(
+            folder,
+            source,
+            config=pruned.config,
+            kept_layers=list(kept_layers),
+            n_layers=n_layers,
+            predicts=pruned.predicts,
+            trust_remote_code=trust_remote_code,
+        )
     return pruned
 
 

@@ -101,7 +101,7 @@ def _ancestors(name: str) -> list[str]:
 def _load(folder: str, **options: Any) -> MetaLoad:
     """Load a checkpoint without its values in this process."""
     from transformers import AutoConfig
-    from transformers.quantizers import AutoHfQuantizer
+    from transformers.quantizers.auto import AutoHfQuantizer
 
     from raysearch.models.reading import model_class, quantisation_of
 

@@ -184,7 +184,7 @@ def check_quantisation(model: LocatedModel, config: PreTrainedConfig) -> None:
     Raises:
         UserError: transformers does not know the method.
     """
-    from transformers.quantizers import AutoHfQuantizer
+    from transformers.quantizers.auto import AutoHfQuantizer
 
     quantisation = quantisation_of(config)
     if quantisation is not None and not AutoHfQuantizer.supports_quant_method(quantisation):

@@ -127,7 +127,8 @@ def compressed(folder: Path, scheme: str) -> ModelSpec:
     from compressed_tensors.quantization import QuantizationConfig, apply_quantization_config, preset_name_to_scheme
     from compressed_tensors.quantization.utils import calculate_qparams
 
-    model = tiny("qwen3", **_WIDE, head_dim=32).to(torch.bfloat16)
+    model: Any = tiny("qwen3", **_WIDE, head_dim=32)
+    model.to(torch.bfloat16)
     groups = {"group_0": preset_name_to_scheme(scheme, ["Linear"])}
     ignored = ["lm_head", "model.layers.2.mlp.down_proj", r"re:.*layers\.(1|3)\.self_attn\.q_proj"]
     apply_quantization_config(model, QuantizationConfig(config_groups=groups, ignore=ignored))
