@@ -116,12 +116,13 @@ def changed_period(config: Mapping[str, Any], kept_layers: Sequence[int], n_laye
     Returns:
         The period; None if there is none.
     """
-    parts = [part for name in TEXT_PARTS if isinstance(part := config.get(name), dict)]
-    changed = [period for part in parts if (period := changed_period(part, kept_layers, n_layers)) is not None]
-    changed += [
-        period for period in _periods(config) if period.rule.as_list is None and period.changes(kept_layers, n_layers)
-    ]
-    return changed[0] if changed else None
+    for name in TEXT_PARTS:
+        if isinstance(part := config.get(name), dict) and (period := changed_period(part, kept_layers, n_layers)):
+            return period
+    for period in _periods(config):
+        if period.rule.as_list is None and period.changes(kept_layers, n_layers):
+            return period
+    return None
 
 
 def shrink_config(config: PreTrainedConfig, kept_layers: Sequence[int], n_layers: int) -> None:

@@ -33,7 +33,7 @@ def read_fast() -> Iterator[None]:
 def reader_class() -> Any:
     """Return the class of a reader of GGUF files that has the tensors of all parts of a file.
 
-    It is a class of gguf's reader, which slices a memory map several times for every word of a vocabulary.
+    It is a subclass of gguf's reader, which slices a memory map several times for every word of a vocabulary.
     """
     import gguf
 
