@@ -173,8 +173,9 @@ class LayerStack:
             if not convention.extras or any(extra is not None for extra in state.extras):
                 raise
             raise UnsupportedModelError(
-                f"{self.kind} cannot run layer {self.sites[site].label} without any layer before it that passes on what "
-                f"it needs ({type(error).__name__}: {first_line(error)}); keep one, such as the first by protect=[0]"
+                f"{self.kind} cannot run layer {self.sites[site].label} without any layer before it that passes on "
+                f"what it needs ({type(error).__name__}: {first_line(error)}); keep one, such as the first "
+                "by protect=[0]"
             ) from error
 
     def walk(self, captured: Captured, mask: Mask) -> Tensor:
