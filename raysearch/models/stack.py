@@ -174,8 +174,8 @@ class LayerStack:
                 raise
             raise UnsupportedModelError(
                 f"{self.kind} cannot run layer {self.sites[site].label} without any layer before it that passes on "
-                f"what it needs ({type(error).__name__}: {first_line(error)}); keep one, such as the first "
-                "by protect=[0]"
+                f"what it needs ({type(error).__name__}: {first_line(error)}); keep one, such as the first by "
+                "protect=[0]"
             ) from error
 
     def walk(self, captured: Captured, mask: Mask) -> Tensor:
