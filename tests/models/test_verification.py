@@ -17,7 +17,10 @@ from tests.models.families import BY_LENGTH, FAMILIES, HYBRIDS, PASSING, REFUSED
 from tests.sentences import Sentences
 
 #: Families whose layers attend to fewer tokens than a packed row has here, or that accept no positions.
-PLAIN = {"mistral", "gemma2", "gemma3_text", "gemma3", "gemma4_text", "cohere2", "gpt_oss", "exaone4", "bloom", "mpt"}
+PLAIN = {
+    *("mistral", "gemma2", "gemma3_text", "gemma3", "gemma4_text", "cohere2", "gpt_oss", "exaone4", "bloom", "mpt"),
+    "deepseek_v4",
+}
 
 
 def test_router_logits_are_not_computed() -> None:
@@ -105,7 +108,7 @@ def test_packing_is_used_if_it_is_exact() -> None:
         batch = items()
         exact = family not in PLAIN | {*HYBRIDS}
         for dtype in (torch.float32, torch.bfloat16):
-            stack = LayerStack((FAMILIES | HYBRIDS)[family]().to(dtype))  # type: ignore[arg-type]
+            stack = LayerStack((FAMILIES | HYBRIDS | STREAMS)[family]().to(dtype))  # type: ignore[arg-type]
             assert packs(stack, batch) is exact, dtype
             if exact and dtype is torch.float32:
                 assert pack(batch, together=True).n_tokens < pack(batch).n_tokens
@@ -113,7 +116,7 @@ def test_packing_is_used_if_it_is_exact() -> None:
                 for together in (False, True):
                     assert relative_gap(dense_states(stack, pack(batch, together)), plain) <= 1e-5
 
-    assert_each([*FAMILIES, *HYBRIDS], check)
+    assert_each([*FAMILIES, *HYBRIDS, *STREAMS], check)
 
 
 def test_rows_that_depend_on_the_batch_are_detected() -> None:
