@@ -68,7 +68,7 @@ def test_names_of_transformers_5_are_replaced(tmp_path: Path) -> None:
 
 
 def test_the_tokenizer_of_a_gguf_file_is_written_for_transformers_4(gguf: Path, tmp_path: Path) -> None:
-    exported(ModelSpec("tiny", str(gguf)), Mask.of(1), tmp_path / "pruned")
+    exported(ModelSpec("tiny", str(gguf), dtype="float32"), Mask.of(1), tmp_path / "pruned")
     config = json.loads((tmp_path / "pruned" / "tokenizer_config.json").read_text())
     assert config["tokenizer_class"] != "TokenizersBackend"
     config = json.loads((tmp_path / "pruned" / "config.json").read_text())
