@@ -15,15 +15,23 @@ import torch
 from typing_extensions import override
 
 import raysearch
-from experiments.families import oracle
-from experiments.families.checkpoints import auto_class, is_multimodal, tiny_model, tokenizer, write_checkpoint, write_texts
+from experiments.families import gguf_files, oracle
+from experiments.families.checkpoints import (
+    auto_class,
+    has_causal_class,
+    is_multimodal,
+    tiny_model,
+    tokenizer,
+    write_checkpoint,
+    write_texts,
+)
 from experiments.families.results import MaskResult
 from raysearch.searchers.base import SearchGenerator
-from transformers import PreTrainedModel
+from transformers import GenerationConfig, PreTrainedModel
 from transformers.utils import logging
 
-#: The removed layers of each mask: none, the first, the middle, the last, a pair, scattered ones.
-MASKS = ((), (0,), (4,), (7,), (2, 3), (1, 4, 6))
+#: The removed layers of each mask: none, the first, the last, a pair in the middle, scattered ones.
+MASKS = ((), (0,), (7,), (3, 4), (1, 4, 6))
 _NEW_TOKENS = 4
 _MOST_TOKENS = 128
 
@@ -59,7 +67,8 @@ def check_family(family: str) -> dict[str, Any]:
     start_s = time.monotonic()
     with tempfile.TemporaryDirectory() as folder, warnings.catch_warnings(action="ignore"):
         seen = _checked(family, Path(folder))
-    return {"multimodal": is_multimodal(family), **seen, "seconds": round(time.monotonic() - start_s, 1)}
+    kind = {"multimodal": is_multimodal(family), "causal": has_causal_class(family)}
+    return {**kind, **seen, "seconds": round(time.monotonic() - start_s, 1)}
 
 
 def _checked(family: str, folder: Path) -> dict[str, Any]:
@@ -69,7 +78,6 @@ def _checked(family: str, folder: Path) -> dict[str, Any]:
         write_checkpoint(model, dense)
         # What was written is read again, since that is the model that raysearch sees.
         model = auto_class(family).from_pretrained(dense, dtype=torch.float32).eval()
-        oracle.logits(model, [3, 4, 5])
     except Exception as error:
         return {"unbuilt": _sentence(error)}
     parameters = model.num_parameters()
@@ -91,6 +99,7 @@ def _checked(family: str, folder: Path) -> dict[str, Any]:
     except (raysearch.UserError, raysearch.EvaluationError) as error:
         return {"parameters": parameters, "refused": str(error).replace(str(dense), family)}
     rows = [tokenizer()(text)["input_ids"] for text in texts]
+    unconverted = _convert_dense(model, dense)
     results = []
     for mask, score in zip(MASKS, scores, strict=True):
         with oracle.without_layers(model, mask):
@@ -99,7 +108,25 @@ def _checked(family: str, folder: Path) -> dict[str, Any]:
             if mask:
                 result |= _exported(family, dense, folder / "-".join(map(str, mask)), mask, overrides, model, rows)
         results.append(MaskResult(**result))
-    return {"parameters": parameters, "masks": tuple(results)}
+    return {"parameters": parameters, "masks": tuple(results), "unconverted": unconverted}
+
+
+def _convert_dense(model: PreTrainedModel, dense: Path) -> str | None:
+    """Write the dense model as a GGUF file beside its folder; return why it cannot be, or None."""
+    if not gguf_files.has_converter():
+        return None
+    if not gguf_files.is_converted(type(model).__name__):
+        return "llama.cpp does not have it"
+    try:
+        gguf_files.convert(dense, _gguf_of(dense))
+    except Exception as error:
+        _gguf_of(dense).unlink(missing_ok=True)
+        return f"llama.cpp's converter refuses the tiny model: {_sentence(error)}"
+    return None
+
+
+def _gguf_of(folder: Path) -> Path:
+    return folder.with_name(f"{folder.name}.gguf")
 
 
 def _exported(
@@ -137,19 +164,57 @@ def _exported(
         "wrong_tensors": wrong,
         "wrong_files": oracle.differing_files(dense, out),
         "generates": _generates(reloaded, masked, rows[0]),
+        **_compared_gguf(search, dense, out),
     }
 
 
+def _compared_gguf(search: raysearch.Search, dense: Path, pruned: Path) -> dict[str, Any]:
+    """Prune the dense model's GGUF file, and compare it with what the converter makes of the pruned checkpoint.
+
+    Args:
+        search: The search of the mask.
+        dense: The dense model's folder.
+        pruned: The exported folder.
+    """
+    if not _gguf_of(dense).is_file():
+        return {}
+    file = pruned.with_name(f"{pruned.name}-by-raysearch.gguf")
+    try:
+        search.export_gguf(file, source=_gguf_of(dense))
+    except raysearch.UserError as error:
+        return {"gguf": str(error).replace(str(dense), "dense")}
+    try:
+        gguf_files.convert(pruned, _gguf_of(pruned))
+    except Exception as error:
+        return {"gguf": False, "wrong_gguf": [f"what the converter does not make ({_sentence(error)})"]}
+    wrong = gguf_files.differences(file, _gguf_of(pruned))
+    return {"gguf": not wrong, "wrong_gguf": wrong}
+
+
 def _generates(reloaded: PreTrainedModel, masked: PreTrainedModel, prompt: Sequence[int]) -> bool | str:
+    """Return whether a reloaded model continues a prompt as the masked model does, or why it does not.
+
+    The masked model runs without a cache, whose slots are the layers' places in the dense model.
+
+    Args:
+        reloaded: The exported model.
+        masked: The dense model without the same layers.
+        prompt: Tokens.
+    """
     expected = oracle.continuation(masked, prompt, _NEW_TOKENS)
     generator: Any = reloaded
+    # A family's own settings may force or suppress tokens.
+    greedy = GenerationConfig(max_new_tokens=_NEW_TOKENS, do_sample=False, pad_token_id=0, eos_token_id=None)
     try:
-        tokens = generator.generate(
-            torch.tensor([prompt]), max_new_tokens=_NEW_TOKENS, min_new_tokens=_NEW_TOKENS, do_sample=False
-        )
+        generator.generation_config = greedy
+        tokens = generator.generate(torch.tensor([prompt]), generation_config=greedy)
     except Exception as error:
         return _sentence(error)
-    return tokens[0, len(prompt) :].tolist() == expected
+    if tokens[0, len(prompt) :].tolist() == expected:
+        return True
+    # Some families select tokens otherwise with a cache than without: that is not of the export.
+    same_without_cache = oracle.continuation(reloaded, prompt, _NEW_TOKENS) == expected
+    return "with a cache, transformers continues otherwise than without" if same_without_cache else False
 
 
 def _sentence(error: Exception) -> str:

@@ -20,7 +20,7 @@ from transformers.models.auto.modeling_auto import (
 )
 
 from experiments.families.settings import SETTINGS
-from experiments.families.shrinking import N_TEXT_IDS, tiny_config
+from experiments.families.shrinking import N_TEXT_IDS, VOCABULARY, tiny_config
 
 #: Files that an export must copy as they are. Their content is of no model, so that nothing can write them anew.
 SIDE_FILES = {
@@ -41,12 +41,17 @@ def families() -> list[str]:
 
 
 def is_multimodal(family: str) -> bool:
-    """Return whether transformers has only a multimodal class for a family, and none of causal language models."""
-    return family not in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
+    """Return whether a family's models also read images or sounds, or are tuned for them."""
+    return family in MODEL_FOR_MULTIMODAL_LM_MAPPING_NAMES
+
+
+def has_causal_class(family: str) -> bool:
+    """Return whether transformers has a class of causal language models for a family."""
+    return family in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
 
 def auto_class(family: str) -> Any:
-    """Return the class of transformers that loads a family's whole model."""
+    """Return the class of transformers that saves and loads a family's whole model."""
     return AutoModelForMultimodalLM if is_multimodal(family) else AutoModelForCausalLM
 
 
@@ -87,7 +92,9 @@ def write_checkpoint(model: PreTrainedModel, folder: Path) -> None:
 def tokenizer() -> PreTrainedTokenizerFast:
     """Return a tokenizer of bytes, with one merge, and no special tokens."""
     symbols = sorted(pre_tokenizers.ByteLevel.alphabet())
-    vocabulary = {symbol: index for index, symbol in enumerate([*symbols[: N_TEXT_IDS - 2], "Ġ", "th"])}
+    n_first = N_TEXT_IDS - 2  # those of ASCII among them
+    words = [*symbols[:n_first], "Ġ", "th", *symbols[n_first : VOCABULARY - 2]]
+    vocabulary = {word: index for index, word in enumerate(dict.fromkeys(words))}
     backend = Tokenizer(models.BPE(vocabulary, [("t", "h")]))
     backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     backend.decoder = decoders.ByteLevel()

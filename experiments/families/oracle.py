@@ -73,12 +73,14 @@ def _is_by_layer(value: object) -> bool:
 def _decoder_layers(model: PreTrainedModel) -> tuple[str, nn.ModuleList]:
     """Return the decoder's list of layers and its name."""
     lists = {
-        name: part
-        for name, part in model.named_modules()
-        if isinstance(part, nn.ModuleList) and len(part) == N_LAYERS and not _OTHER_STACKS.search(name)
+        name: part for name, part in model.named_modules() if isinstance(part, nn.ModuleList) and len(part) == N_LAYERS
     }
+    if len(lists) > 1:
+        lists = {name: part for name, part in lists.items() if not _OTHER_STACKS.search(name)}
     if len(lists) != 1:
-        raise LookupError(f"the oracle needs one list of {N_LAYERS} layers, and there are: {', '.join(lists) or 'none'}")
+        raise LookupError(
+            f"the oracle needs one list of {N_LAYERS} layers, and there are: {', '.join(lists) or 'none'}"
+        )
     return next(iter(lists.items()))
 
 
@@ -152,11 +154,9 @@ def _stack_of(names: dict[str, str]) -> str:
     for name in names:
         if numbered := _NUMBERED.match(name):
             numbers[numbered[1]].add(int(numbered[2]))
-    stacks = [
-        stack
-        for stack, layers in numbers.items()
-        if layers >= set(range(N_LAYERS)) and not _OTHER_STACKS.search(stack)
-    ]
+    stacks = [stack for stack, layers in numbers.items() if layers >= set(range(N_LAYERS))]
+    if len(stacks) > 1:
+        stacks = [stack for stack in stacks if not _OTHER_STACKS.search(stack)]
     if len(stacks) != 1:
         raise LookupError(f"the oracle needs one list of {N_LAYERS} layers in the files: {', '.join(stacks) or 'none'}")
     return stacks[0]

@@ -32,6 +32,9 @@ class MaskResult:
         wrong_files: The names of other files that are missing or have other bytes.
         generates: Whether the reloaded model continues a prompt as the oracle does; a text if it raises an error; None
             if there is no export.
+        gguf: Whether raysearch's pruned GGUF file is what llama.cpp's converter makes of the export; a sentence if it
+            was refused; None if it was not compared.
+        wrong_gguf: The names of tensors and metadata that differ in it.
     """
 
     removed: Sequence[int]
@@ -42,6 +45,8 @@ class MaskResult:
     wrong_tensors: Sequence[str] = ()
     wrong_files: Sequence[str] = ()
     generates: bool | str | None = None
+    gguf: bool | str | None = None
+    wrong_gguf: Sequence[str] = ()
 
     @property
     def is_exported(self) -> bool:
@@ -58,6 +63,7 @@ class MaskResult:
             wrong.append(f"logits differ by {self.logit_gap:.0e}")
         if self.generates is False:
             wrong.append("other tokens are generated")
+        wrong += [f"{name} of the GGUF file differs" for name in self.wrong_gguf]
         return wrong + [f"{name} differs" for name in (*self.wrong_tensors, *self.wrong_files)]
 
 
@@ -70,11 +76,13 @@ class FamilyResult:
         transformers: The version of transformers.
         source: A digest of the code of raysearch and of these checks.
         date: The day, in ISO format.
-        multimodal: Whether transformers has only a multimodal class for it.
+        multimodal: Whether transformers has a class of multimodal models for it.
+        causal: Whether transformers has a class of causal language models for it.
         parameters: Of the tiny model.
         unbuilt: Why there is no tiny model; None if there is.
         refused: The sentence that refused the search; None if it was scored.
         masks: What was seen of each mask; empty if the search was refused.
+        unconverted: Why llama.cpp's converter makes no GGUF file of the dense model; None if it does, or is not there.
         failed: What ended the check: an error, or the limit of time; None if it came to its end.
         seconds: The time of the check.
     """
@@ -84,10 +92,12 @@ class FamilyResult:
     source: str
     date: str
     multimodal: bool = False
+    causal: bool = False
     parameters: int = 0
     unbuilt: str | None = None
     refused: str | None = None
     masks: Sequence[MaskResult] = ()
+    unconverted: str | None = None
     failed: str | None = None
     seconds: float = 0.0
 

@@ -47,7 +47,9 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _checked(context: Any, families: Sequence[str], workers: int, limit_s: float) -> Iterator[tuple[str, dict[str, Any]]]:
+def _checked(
+    context: Any, families: Sequence[str], workers: int, limit_s: float
+) -> Iterator[tuple[str, dict[str, Any]]]:
     """Yield each family and what was seen of it, as processes end; those that take too long are killed.
 
     Args:
