@@ -12,6 +12,8 @@ from typing import Any
 
 import numpy as np
 import torch
+from transformers import GenerationConfig, PreTrainedModel
+from transformers.utils import logging
 from typing_extensions import override
 
 import raysearch
@@ -27,8 +29,6 @@ from experiments.families.checkpoints import (
 )
 from experiments.families.results import MaskResult
 from raysearch.searchers.base import SearchGenerator
-from transformers import GenerationConfig, PreTrainedModel
-from transformers.utils import logging
 
 #: The removed layers of each mask: none, the first, the last, a pair in the middle, scattered ones.
 MASKS = ((), (0,), (7,), (3, 4), (1, 4, 6))

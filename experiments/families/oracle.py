@@ -172,7 +172,7 @@ def _hashes(folder: Path, kept: Sequence[int] | None = None) -> dict[str, str]:
     hashes = {}
     for file in folder.glob("*.safetensors"):
         with safe_open(file, framework="pt") as tensors:
-            for name in tensors.keys():
+            for name in tensors.keys():  # noqa: SIM118  # it is no dict
                 tensor = _slices(name, tensors.get_tensor(name), kept)
                 content = tensor.contiguous().flatten().view(torch.uint8).numpy().tobytes()
                 hashes[name] = hashlib.sha256(f"{tensor.dtype} {list(tensor.shape)}".encode() + content).hexdigest()

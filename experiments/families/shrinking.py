@@ -1,16 +1,17 @@
 """Makes the config of a tiny model with the per-layer structure of its family.
 
-Widths, heads, experts and vocabularies become small by their names; what says which layer is of which kind stays: lists
-by layer are cut after some periods, windows become shorter than the texts. `settings.py` has what a family needs besides.
+Widths, heads, experts and vocabularies become small by their names. What says which layer is of which kind stays:
+lists by layer are cut after some periods, and windows become shorter than the texts. `settings.py` has what a family
+needs besides.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
-from transformers import CONFIG_MAPPING, AutoConfig, PreTrainedConfig
+from transformers import AutoConfig, PreTrainedConfig
 
 N_LAYERS = 8  #: of the decoder: two periods of four
 N_TOWER_LAYERS = 2  #: of each other stack, so that it is not taken for the decoder
@@ -59,7 +60,13 @@ _INNER_WIDTHS = (
         "adapter_intermediate_size",
         "share_expert_dim",
     ),
-    *("projector_intermediate_size", "block_ff_dim", "projection_hidden_size", "patch_embed_hidden_size"),
+    *(
+        "projector_intermediate_size",
+        "block_ff_dim",
+        "adapter_intermediate_size",
+        "projection_hidden_size",
+        "patch_embed_hidden_size",
+    ),
 )
 _HEADS = (
     *("num_attention_heads", "n_head", "n_heads", "num_heads", "encoder_attention_heads", "decoder_attention_heads"),

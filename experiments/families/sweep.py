@@ -29,7 +29,8 @@ def main() -> None:
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload([*_PRELOADED, "raysearch.models.running_proof"])
     present = {result.family for result in read_results() if (result.transformers, result.source) == (release, source)}
-    families = options.only or [family for family in _all_families(context) if family not in present]
+    with context.Pool(1) as pool:
+        families = options.only or [family for family in pool.apply(_all_families) if family not in present]
     print(f"transformers {release}, raysearch {source}: {len(families)} families", flush=True)
     today = datetime.date.today().isoformat()
     for place, (family, seen) in enumerate(_checked(context, families, options.workers, options.limit_s), 1):
@@ -92,12 +93,11 @@ def _send_checked(family: str, sender: Connection) -> None:
         sender.send({"failed": f"{type(error).__name__}: {' '.join(str(error).split())}"[:500]})
 
 
-def _all_families(context: Any) -> list[str]:
-    """Return all model types; transformers is imported in another process."""
+def _all_families() -> list[str]:
+    """Return all model types; call this in another process, since transformers is imported."""
     from experiments.families.checkpoints import families
 
-    with context.Pool(1) as pool:
-        return pool.apply(families)
+    return families()
 
 
 def _summary(result: FamilyResult) -> str:
