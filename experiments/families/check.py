@@ -30,8 +30,8 @@ from experiments.families.checkpoints import (
 from experiments.families.results import MaskResult
 from raysearch.searchers.base import SearchGenerator
 
-#: The removed layers of each mask: none, the first, the last, a pair in the middle, scattered ones.
-MASKS = ((), (0,), (7,), (3, 4), (1, 4, 6))
+#: The removed layers of each mask: none, the first, the last, a pair and another one in the middle.
+MASKS = ((), (0,), (7,), (3, 4, 6))
 _NEW_TOKENS = 4
 _MOST_TOKENS = 128
 
@@ -52,11 +52,12 @@ class FixedSearcher(raysearch.Searcher):
         return scores.best(1)[0]
 
 
-def check_family(family: str) -> dict[str, Any]:
+def check_family(family: str, masks: Sequence[Sequence[int]] = MASKS) -> dict[str, Any]:
     """Build a tiny model of a family, and check everything that raysearch does with it.
 
     Args:
         family: The model type.
+        masks: The removed layers of each mask, the empty one first.
 
     Returns:
         The fields of a `FamilyResult`.
@@ -66,12 +67,12 @@ def check_family(family: str) -> dict[str, Any]:
     torch.set_num_threads(1)
     start_s = time.monotonic()
     with tempfile.TemporaryDirectory() as folder, warnings.catch_warnings(action="ignore"):
-        seen = _checked(family, Path(folder))
+        seen = _checked(family, Path(folder), masks)
     kind = {"multimodal": is_multimodal(family), "causal": has_causal_class(family)}
     return {**kind, **seen, "seconds": round(time.monotonic() - start_s, 1)}
 
 
-def _checked(family: str, folder: Path) -> dict[str, Any]:
+def _checked(family: str, folder: Path, masks: Sequence[Sequence[int]]) -> dict[str, Any]:
     dense = folder / family.replace(" ", "-")
     try:
         model = tiny_model(family)
@@ -95,13 +96,13 @@ def _checked(family: str, folder: Path) -> dict[str, Any]:
     }
     overrides = [f"{key}={value}" for key, value in settings.items()]
     try:
-        scores = raysearch.score(*overrides, masks=[list(mask) for mask in MASKS])
+        scores = raysearch.score(*overrides, masks=[list(mask) for mask in masks])
     except (raysearch.UserError, raysearch.EvaluationError) as error:
         return {"parameters": parameters, "refused": str(error).replace(str(dense), family)}
     rows = [tokenizer()(text)["input_ids"] for text in texts]
     unconverted = _convert_dense(model, dense)
     results = []
-    for mask, score in zip(MASKS, scores, strict=True):
+    for mask, score in zip(masks, scores, strict=True):
         with oracle.without_layers(model, mask):
             expected = oracle.loss(model, rows)
             result = {"removed": mask, "loss_gap": abs(score.loss - expected) / expected}
@@ -115,9 +116,9 @@ def _convert_dense(model: PreTrainedModel, dense: Path) -> str | None:
     """Write the dense model as a GGUF file beside its folder; return why it cannot be, or None."""
     if not gguf_files.has_converter():
         return None
-    if not gguf_files.is_converted(type(model).__name__):
-        return "llama.cpp does not have it"
     try:
+        if not gguf_files.is_converted(type(model).__name__):
+            return "llama.cpp does not have it"
         gguf_files.convert(dense, _gguf_of(dense))
     except Exception as error:
         _gguf_of(dense).unlink(missing_ok=True)

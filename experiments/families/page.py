@@ -43,10 +43,10 @@ def page(results: Sequence[FamilyResult]) -> str:
             "",
             "- **Scored**: the losses of the model, and of the model without some layers, are those of plain "
             f"forwards of transformers. The largest relative difference is {largest_loss_gap:.0e}.",
-            f"- **Exported**: {n_masks} masks are exported: the first layer, the last one, a pair, scattered ones. Plain "
-            f"transformers loads each export; its logits differ by at most {largest_logit_gap:.0e} of the largest. Every "
-            "tensor that is of no removed layer has its bytes, and so has every file of tokenizer, processor and chat "
-            "templates.",
+            f"- **Exported**: {n_masks} masks are exported: the first layer, the last one, and three in the middle. "
+            f"Plain transformers loads each export; its logits differ by at most {largest_logit_gap:.0e} of the "
+            "largest. Every tensor that is of no removed layer has its bytes, and so has every file of tokenizer, "
+            "processor and chat templates.",
             "- **Generates**: with a cache, the export continues a prompt as the masked model does.",
             "- **GGUF**: llama.cpp's converter makes a file of the dense model, raysearch prunes it, and the result is "
             "the file that the converter makes of the export, tensor by tensor. The sign – says that the converter has "

@@ -24,6 +24,7 @@ _INDEXED = {
     "eos_token_id": 2,
     "make_ngram_vocab_size_divisible_by": 8,
 }
+_NEMOTRON = ["linear_attention", "moe", "full_attention", "mlp"] * 2
 _TEXT_MROPE = {"text_config.rope_parameters": _ROPE | {"mrope_section": [2, 3, 3]}}
 _OCR_MOE = {
     "text_config.num_experts_per_tok": 2,
@@ -77,8 +78,8 @@ SETTINGS: dict[str, dict[str, Any]] = {
         "window_size": 8,
     },
     "granite4_vision": {
-        "deepstack_layer_map": [[-2, 0], [-1, 2]],
-        "spatial_target_layers": [3, 4, 5, 6],
+        "deepstack_layer_map": [[-2, 1], [-1, 2]],
+        "spatial_target_layers": [1, 2, 5, 5],
         "downsample_rate": "1/2",
     },
     "hunyuan_v1_dense": _HEAD,
@@ -95,16 +96,19 @@ SETTINGS: dict[str, dict[str, Any]] = {
         "audio_config.hidden_sizes": [16, 32, 32, 64],
         "audio_config.depths": [1, 1, 1, 1],
     },
-    "nemo_speechlm": {"audio_config.diarization_config.head_config.audio_hidden_size": 64},
+    "nemo_speechlm": {
+        "audio_config.diarization_config.head_config.audio_hidden_size": 64,
+        "text_config.layers_block_type": _NEMOTRON,
+    },
     "nemotron": {"num_key_value_heads": 2},
-    "nemotron_h": {"layers_block_type": ["linear_attention", "moe", "full_attention", "mlp"] * 2},
+    "nemotron_h": {"layers_block_type": _NEMOTRON},
     "nemotron_h_omni": {
         "vision_config.video_temporal_patch_size": 2,
-        "text_config.layers_block_type": ["linear_attention", "moe", "full_attention", "mlp"] * 2,
+        "text_config.layers_block_type": _NEMOTRON,
     },
     "paddleocr_vl": _TEXT_MROPE,
     "qwen2_5_omni": {"token2wav_config.bigvgan_config.upsample_initial_channel": 64},
-    "qwen2_5_omni_thinker": _TEXT_MROPE,
+    "qwen2_5_omni_thinker": _TEXT_MROPE | {"vision_start_token_id": 150, "audio_start_token_id": 151},
     "qwen2_5_vl": _TEXT_MROPE,
     "qwen2_vl": _TEXT_MROPE,
     "qwen4_exp": {f"text_config.{name}": value for name, value in _INDEXED.items()},

@@ -33,7 +33,7 @@ def main() -> None:
         families = options.only or [family for family in pool.apply(_all_families) if family not in present]
     print(f"transformers {release}, raysearch {source}: {len(families)} families", flush=True)
     today = datetime.date.today().isoformat()
-    for place, (family, seen) in enumerate(_checked(context, families, options.workers, options.limit_s), 1):
+    for place, (family, seen) in enumerate(checked(context, families, options.workers, options.limit_s), 1):
         result = FamilyResult(family=family, transformers=release, source=source, date=today, **seen)
         record(result)
         print(f"{place}/{len(families)}  {family}  {_summary(result)}", flush=True)
@@ -48,7 +48,7 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _checked(
+def checked(
     context: Any, families: Sequence[str], workers: int, limit_s: float
 ) -> Iterator[tuple[str, dict[str, Any]]]:
     """Yield each family and what was seen of it, as processes end; those that take too long are killed.

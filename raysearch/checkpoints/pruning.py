@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from raysearch.checkpoints.checkpoint import INDEX, WEIGHTS, Checkpoint, read_json
-from raysearch.checkpoints.config_rules import TEXT_PARTS, cut_config, n_image_layers
+from raysearch.checkpoints.config_rules import TEXT_PARTS, cut_config, image_layers
 from raysearch.checkpoints.layer_names import LayerNames
 from raysearch.checkpoints.quantization import QUANTISATION_FILES, ModuleNames
 from raysearch.checkpoints.safetensors_file import FileTensor, SlicedTensor, Tensor, write_file
@@ -57,15 +57,14 @@ class PrunedCheckpoint:
             The planned checkpoint.
 
         Raises:
-            UnsupportedModelError: The tensors have names of an unknown form, or a layer is removed to whose output
+            UnsupportedModelError: The tensors have names of an unknown form, or a layer is removed at whose place
                 features of images are added.
         """
-        n_needed = n_image_layers(source.config)
-        if list(kept_layers[:n_needed]) != list(range(n_needed)):
+        needed = image_layers(source.config)
+        if not set(needed) <= set(kept_layers):
             raise UnsupportedModelError(
-                f"{source.config.get('model_type')} cannot be exported without all of its first {n_needed} layers: "
-                "features of images are added to their outputs by their places; protect them with "
-                f"protect={list(range(n_needed))}"
+                f"{source.config.get('model_type')} cannot be exported without all of its layers {list(needed)}: "
+                f"features of images are added at their places; protect them with protect={list(needed)}"
             )
         return cls(source, LayerNames.of([tensor.name for tensor in source.tensors], n_layers), kept_layers)
 

@@ -141,7 +141,7 @@ class ModelInfo:
     hidden_size: int  #: d, the width of the hidden state
     max_positions: int | None  #: the model's longest sequence, in tokens; None for no limit
     dtype: str  #: of the weights in memory, e.g. ``bfloat16``
-    n_image_layers: int = 0  #: the first layers to whose outputs features of images are added; an export needs them
+    image_layers: tuple[int, ...] = ()  #: the layers at whose places features of images are added; an export needs them
 
     @property
     def weight_bytes(self) -> int:
