@@ -34,9 +34,9 @@ def page(results: Sequence[FamilyResult]) -> str:
         [
             "# Families",
             "",
-            f"This page lists what raysearch {VERSION} does with each of the {len(results)} model types for which "
-            f"transformers {releases} has a class of causal or of multimodal language models. It was written on {date} "
-            "by [a program](../experiments/families), which you can run again.",
+            f"This page lists what raysearch {VERSION} does with {len(results)} model types for which transformers "
+            f"{releases} has a class of causal or of multimodal language models. It was written on {date} by "
+            "[a program](../experiments/families), which you can run again.",
             "",
             "For each type the program makes a tiny random model with the layers of its family: their kinds, periods, "
             "windows, experts, towers for images and sounds. It compares raysearch with transformers alone:",
