@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from huggingface_hub.errors import StrictDataclassError
 
 from raysearch.checkpoints.checkpoint import CONFIG
-from raysearch.checkpoints.config_rules import rules_of_place, shrink_config
+from raysearch.checkpoints.config_rules import cut_image_layers, rules_of_place, shrink_config
 from raysearch.core.mask import Mask
 from raysearch.errors import UnsupportedModelError
 from raysearch.text.sentences import first_line
@@ -78,6 +78,8 @@ def write_pruned_config(
     kind = config.get("model_type")
     try:
         shrink_config(expected.get_text_config(), kept_layers, n_layers)
+        for name, value in cut_image_layers(vars(expected), kept_layers).items():
+            setattr(expected, name, value)
         differing = write_config(folder, config, expected, predicts=predicts, trust_remote_code=trust_remote_code)
     except (
         StrictDataclassError,

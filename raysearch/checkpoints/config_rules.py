@@ -31,6 +31,8 @@ TEXT_PARTS = ("text_config", "llm_config", "language_config", "thinker_config", 
 #: The key, in the config of the part for images, of a list with an entry for each of the first layers, to whose output
 #: features of images are added.
 _DEEPSTACK = "deepstack_visual_indexes"
+#: Lists of layers to whose inputs features of images are added: numbers, or pairs with a layer of the vision tower.
+_IMAGE_LAYERS = ("deepstack_layer_map", "spatial_target_layers")
 
 
 def cut_values(
@@ -89,7 +91,7 @@ def cut_config(
         for name in TEXT_PARTS
         if isinstance(config.get(name), dict)
     }
-    cut = {**config, **parts}
+    cut = {**config, **parts, **cut_image_layers(config, kept_layers)}
     depths = [name for name in DEPTHS if config.get(name) == n_layers]
     if depths or not parts:
         changed = cut_values(config, kept_layers, n_layers, n_predicting)
@@ -99,10 +101,39 @@ def cut_config(
     return cut
 
 
-def n_image_layers(config: Mapping[str, Any]) -> int:
-    """Return the number of first layers to whose outputs a model adds features of images, by the layers' places."""
+def image_layers(config: Mapping[str, Any]) -> tuple[int, ...]:
+    """Return the layers at whose places a model adds features of images to the hidden states, ascending."""
     vision = config.get("vision_config")
-    return len(vision.get(_DEEPSTACK) or ()) if isinstance(vision, dict) else 0
+    first_layers = range(len(vision.get(_DEEPSTACK) or ()) if isinstance(vision, dict) else 0)
+    listed = [item for name in _IMAGE_LAYERS for item in config.get(name) or ()]
+    return tuple(sorted({*first_layers, *map(_image_layer, listed)}))
+
+
+def cut_image_layers(values: Mapping[str, Any], kept_layers: Sequence[int]) -> dict[str, Any]:
+    """Return the new lists of layers at whose places features of images are added, by their names.
+
+    Args:
+        values: The values of a whole config by name.
+        kept_layers: The indices of the kept layers in the dense model, ascending. All layers of the lists are among
+            them.
+
+    Returns:
+        The changed values by name.
+    """
+    changed: dict[str, Any] = {}
+    for name in _IMAGE_LAYERS:
+        if items := values.get(name):
+            places = [kept_layers.index(_image_layer(item)) for item in items]
+            changed[name] = [
+                place if isinstance(item, int) else [*item[:-1], place]
+                for item, place in zip(items, places, strict=True)
+            ]
+    return changed
+
+
+def _image_layer(item: int | Sequence[int]) -> int:
+    """Return the layer of the decoder that an item of such a list names."""
+    return item if isinstance(item, int) else item[-1]
 
 
 def changed_period(config: Mapping[str, Any], kept_layers: Sequence[int], n_layers: int) -> Period | None:

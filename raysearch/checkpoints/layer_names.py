@@ -11,7 +11,7 @@ from raysearch.errors import UnsupportedModelError
 
 #: Parts of names of modules that hold other stacks than the decoder: of images, sounds, encoders, speech.
 _OTHER_STACKS = re.compile(
-    r"(vis|image|img|audio|video|vit|siglip|clip|encoder|talker|token2wav|code2wav|code_predictor|depth_decoder|speech"
+    r"(vis|image|img|audio|video|vit|vq|siglip|clip|encoder|talker|token2wav|code2wav|code_predictor|depth_decoder|speech"
     r"|tower|resampler|perceiver|qformer|q_former|projector|connector|adapter|codec|merger|sam_model).*"
 )
 #: Parts of names of modules with heads that predict further tokens.
@@ -53,13 +53,12 @@ class LayerNames:
                 stack = ".".join(parts[:place])
                 numbers_of_list[stack].add(int(parts[place]))
                 n_tensors_of_list[stack] += 1
-        complete = [
-            stack
-            for stack, numbers in numbers_of_list.items()
-            if set(range(n_layers)) <= numbers and not any(map(_OTHER_STACKS.fullmatch, stack.split(".")))
-        ]
+        complete = [stack for stack, numbers in numbers_of_list.items() if set(range(n_layers)) <= numbers]
         # A head that predicts further tokens may have as many layers as the decoder.
         complete = [stack for stack in complete if not any(map(_PREDICTING.fullmatch, stack.split(".")))]
+        decoders = [stack for stack in complete if not _is_other(stack.split("."))]
+        # BERT's kin name the list of layers an encoder, also in their decoders.
+        complete = decoders or [stack for stack in complete if not _is_other(set(stack.split(".")) - {"encoder"})]
         # A list of projections, a tensor each, may be as long, too.
         layered = [stack for stack in complete if n_tensors_of_list[stack] > len(numbers_of_list[stack])]
         complete = layered or complete
@@ -80,7 +79,7 @@ class LayerNames:
         """Return whether a tensor belongs to one of the N layers, whatever its name begins with."""
         *_, last = self.stack.split(".")
         numbered = re.search(rf"(?:^|\.){re.escape(last)}\.(\d+)\.", name) if last else re.match(r"(\d+)\.", name)
-        if numbered is None or any(map(_OTHER_STACKS.fullmatch, name[: numbered.start()].split("."))):
+        if numbered is None or _is_other(set(name[: numbered.start()].split(".")) - set(self.stack.split("."))):
             return False
         return int(numbered[1]) < self.n_layers
 
@@ -116,6 +115,11 @@ class LayerNames:
             return None
         number, dot, part = name.removeprefix(self._prefix).partition(".")
         return (int(number), dot + part) if number.isdecimal() else None
+
+
+def _is_other(parts: Iterable[str]) -> bool:
+    """Return whether a name with these parts is of another stack than the decoder."""
+    return any(map(_OTHER_STACKS.fullmatch, parts))
 
 
 def new_number(layer: int, kept_layers: Sequence[int], n_layers: int) -> int | None:

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from raysearch.checkpoints.checkpoint import INDEX, WEIGHTS, Checkpoint, read_json
-from raysearch.checkpoints.config_rules import TEXT_PARTS, changed_period, cut_config, n_image_layers
+from raysearch.checkpoints.config_rules import TEXT_PARTS, changed_period, cut_config, image_layers
 from raysearch.checkpoints.layer_names import LayerNames
 from raysearch.checkpoints.quantization import QUANTISATION_FILES, ModuleNames
 from raysearch.checkpoints.safetensors_file import FileTensor, SlicedTensor, Tensor, write_file
@@ -58,15 +58,14 @@ class PrunedCheckpoint:
             The planned checkpoint.
 
         Raises:
-            UnsupportedModelError: The tensors have names of an unknown form, a layer is removed to whose output
-                features of images are added, or a kept layer would become one of another kind by its new place.
+            UnsupportedModelError: The tensors have names of an unknown form, a layer is removed at whose place features
+                of images are added, or a kept layer would become one of another kind by its new place.
         """
-        n_needed = n_image_layers(source.config)
-        if list(kept_layers[:n_needed]) != list(range(n_needed)):
+        needed = image_layers(source.config)
+        if not set(needed) <= set(kept_layers):
             raise UnsupportedModelError(
-                f"{source.config.get('model_type')} cannot be exported without all of its first {n_needed} layers: "
-                "features of images are added to their outputs by their places; protect them with "
-                f"protect={list(range(n_needed))}"
+                f"{source.config.get('model_type')} cannot be exported without all of its layers {list(needed)}: "
+                f"features of images are added at their places; protect them with protect={list(needed)}"
             )
         period = changed_period(source.config, kept_layers, n_layers)
         if period is not None:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from raysearch.checkpoints.adapter import ADAPTER_CONFIG, ADAPTER_WEIGHTS
-from raysearch.checkpoints.config_rules import n_image_layers
+from raysearch.checkpoints.config_rules import image_layers
 from raysearch.checkpoints.quiet import quiet as quiet
 from raysearch.checkpoints.side_files import TEXT_FILES
 from raysearch.errors import UnsupportedModelError, UserError
@@ -312,7 +312,7 @@ def _describe(model: LocatedModel) -> ModelInfo:
         n_streams=next((number for name in _STREAMS if (number := getattr(text, name, None))), 1),
         max_positions=positions if positions is not None and positions > 0 else None,  # XLNet has -1 for no limit
         dtype=str(resolve_dtype(model.dtype, config)).removeprefix("torch."),
-        n_image_layers=n_image_layers(config.to_dict()),
+        image_layers=image_layers(config.to_dict()),
     )
     if model.adapter is not None:
         from raysearch.models.adapter import check_adapter

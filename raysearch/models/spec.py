@@ -150,7 +150,7 @@ class ModelInfo:
     max_positions: int | None  #: the model's longest sequence, in tokens; None for no limit
     dtype: str  #: of the weights in memory, e.g. ``bfloat16``
     n_streams: int = 1  #: the hidden states of a token that go from layer to layer
-    n_image_layers: int = 0  #: the first layers to whose outputs features of images are added; an export needs them
+    image_layers: tuple[int, ...] = ()  #: the layers at whose places features of images are added; an export needs them
 
     @property
     def sizes(self) -> ModelSizes:

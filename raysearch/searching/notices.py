@@ -89,18 +89,18 @@ def warn_of_dtype(info: ModelInfo, observer: Observer) -> None:
 
 
 def warn_of_image_layers(info: ModelInfo, problem: Problem, observer: Observer) -> None:
-    """Warn if a search may remove a layer to whose output features of images are added: an export needs it.
+    """Warn if a search may remove a layer at whose place features of images are added: an export needs it.
 
     Args:
         info: The model.
         problem: The space of legal masks.
         observer: Gets the warning.
     """
-    needed = range(info.n_image_layers)
+    needed = info.image_layers
     if not problem.sites.in_layers(needed) <= problem.protected:
         observer.warn(
-            f"{info.model.name} adds features of images to the outputs of its first {len(needed)} layers, so a mask "
-            f"that removes one of them cannot be exported; protect them with protect={list(needed)}"
+            f"{info.model.name} adds features of images at the places of its layers {list(needed)}, so a mask that "
+            f"removes one of them cannot be exported; protect them with protect={list(needed)}"
         )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from raysearch.checkpoints.config_rules import cut_config
+from raysearch.checkpoints.config_rules import cut_config, image_layers
 
 _KEPT = [0, 2, 3]  # of four layers
 
@@ -28,3 +28,19 @@ def test_the_part_for_text_changes_and_the_others_do_not() -> None:
     assert written["text_config"] == {"num_hidden_layers": 3, "layer_types": ["a", "c", "d"]}
     repeated = cut_config({**config, "num_hidden_layers": 4, "layer_types": text["layer_types"]}, _KEPT, 4)
     assert (repeated["num_hidden_layers"], repeated["layer_types"]) == (3, ["a", "c", "d"])
+
+
+def test_layers_at_whose_places_images_are_added_are_known_and_renumbered() -> None:
+    config = {
+        "vision_config": {"deepstack_visual_indexes": [5]},
+        "text_config": {"num_hidden_layers": 4},
+        "deepstack_layer_map": [[-2, 0], [-1, 2]],
+        "spatial_target_layers": [2, 3],
+    }
+    assert image_layers(config) == (0, 2, 3)
+    assert image_layers({"vision_config": {"deepstack_visual_indexes": [5, 8]}}) == (0, 1)
+    assert image_layers({"vision_config": None}) == ()
+    written = cut_config(config, _KEPT, 4)
+    assert written["deepstack_layer_map"] == [[-2, 0], [-1, 1]]
+    assert written["spatial_target_layers"] == [1, 2]
+    assert written["vision_config"] == config["vision_config"]

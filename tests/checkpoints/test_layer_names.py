@@ -19,10 +19,19 @@ def test_the_decoder_is_told_from_other_stacks() -> None:
         *names_of("talker.model.layers", 4),
         *names_of("model.encoder.layers", 4),
         *names_of("mtp.layers", 4),
+        *names_of("model.vqmodel.decoder.up", 4),
     ]
     for stack in ("model.layers", "language_model.model.layers", "transformer.h", "h", "model.decoder.layers"):
         experts = [f"{name}.experts.{expert}" for name in names_of(stack, 4, "mlp") for expert in range(6)]
         assert LayerNames.of([*towers, *experts, "lm_head.weight"], 4).stack == stack
+
+
+def test_a_decoder_may_be_called_an_encoder() -> None:
+    names = LayerNames.of([*names_of("bert.encoder.layer", 4), *names_of("vision_model.encoder.layers", 4)], 4)
+    assert names.stack == "bert.encoder.layer"
+    assert names.is_in_layer("bert.encoder.layer.3.mlp.weight")
+    assert not names.is_in_layer("bert.encoder.layer.4.mlp.weight")
+    assert not names.is_in_layer("vision_model.encoder.layer.3.mlp.weight")
 
 
 def test_layers_are_renumbered_and_heads_that_predict_follow_them() -> None:
