@@ -148,15 +148,15 @@ class SearchSpec:
 
         Raises:
             UserError: `remove` or `protect` does not fit the model, or the data have images and a mask may remove a
-                layer to whose output the model adds features of images.
+                layer at whose place the model adds features of images.
         """
         problem = Problem.of_sites(info.sites, self.remove, self.protect, self.evaluation.model.name)
-        needed = range(info.n_image_layers)
+        needed = list(info.image_layers)
         has_images = any(calibration.data.format.has_images for calibration in self.evaluation.calibrations)
         if has_images and not info.sites.in_layers(needed) <= problem.protected:
             raise UserError(
-                f"{self.evaluation.model.name} adds features of images to the outputs of its first {len(needed)} "
-                f"layers, so masks without one of them cannot be judged on images; use protect={list(needed)}"
+                f"{self.evaluation.model.name} adds features of images at the places of its layers {needed}, so masks "
+                f"without one of them cannot be judged on images; use protect={needed}"
             )
         return problem
 
