@@ -33,7 +33,7 @@ _MOST_BYTES = 2**28  # of all values together
 _LARGE = 2**22  # bytes; the digests of smaller files are not cached
 _SETTLED_NS = 2 * 10**9  # a file that has just changed may change again within one tick of the file system's clock
 _LIBRARIES = ("jinja2", "numpy", "safetensors", "tokenizers", "torch", "transformers")
-_ROOMS = ("core", "generation", "calibration", "checkpoints", "models", "evaluation")  # their code decides the cached values
+_ROOMS = ("core", "generation", "calibration", "checkpoints", "models", "evaluation")  # their code decides the values
 _WEIGHTS = {".safetensors", ".bin", ".pt", ".pth", ".gguf", ".h5", ".msgpack", ".onnx"}
 
 

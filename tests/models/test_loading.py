@@ -343,3 +343,10 @@ def test_the_label_of_a_path_is_its_last_part(tmp_path: Path, monkeypatch: pytes
     assert ModelSpec("ours", "models/mine").label == "ours"
     monkeypatch.chdir("models/mine")
     assert ModelSpec(".", ".").label == "mine"
+
+
+def test_a_model_without_a_vocabulary_is_refused(tmp_path: Path, sentences: Sentences) -> None:
+    (tmp_path / "config.json").write_text('{"model_type": "pi0", "architectures": ["PI0ForConditionalGeneration"]}')
+    save_file({"weight": torch.zeros(1)}, tmp_path / "model.safetensors")
+    with sentences.refused(UnsupportedModelError):
+        describe(ModelSpec("robot", str(tmp_path)))
