@@ -80,7 +80,7 @@ def _checked(family: str, folder: Path, masks: Sequence[Sequence[int]]) -> dict[
         # What was written is read again, since that is the model that raysearch sees.
         model = auto_class(family).from_pretrained(dense, dtype=torch.float32).eval()
     except Exception as error:
-        return {"unbuilt": _sentence(error)}
+        return {"unbuilt": _sentence(error).replace(str(dense), family)}
     parameters = model.num_parameters()
     texts = write_texts(folder / "texts.jsonl")
     settings = {

