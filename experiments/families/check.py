@@ -105,7 +105,7 @@ def _checked(family: str, folder: Path, masks: Sequence[Sequence[int]]) -> dict[
     for mask, score in zip(masks, scores, strict=True):
         with oracle.without_layers(model, mask):
             expected = oracle.loss(model, rows)
-            result = {"removed": mask, "loss_gap": abs(score.loss - expected) / expected}
+            result: dict[str, Any] = {"removed": mask, "loss_gap": abs(score.loss - expected) / expected}
             if mask:
                 result |= _exported(family, dense, folder / "-".join(map(str, mask)), mask, overrides, model, rows)
         results.append(MaskResult(**result))
