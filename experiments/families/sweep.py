@@ -72,7 +72,8 @@ def checked(
         next_end_s = min(end_s for _, _, end_s in running.values())
         ready = wait([*running], timeout=max(0.0, next_end_s - time.monotonic()))
         now_s = time.monotonic()
-        for receiver in [receiver for receiver in running if receiver in ready or running[receiver][2] <= now_s]:
+        ended = [receiver for receiver, (_, _, end_s) in running.items() if receiver in ready or end_s <= now_s]
+        for receiver in ended:
             family, process, _ = running.pop(receiver)
             try:
                 seen = receiver.recv() if receiver in ready else {"failed": f"it took more than {limit_s:g} s"}
