@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Sequence
 
 from experiments.families.results import LARGEST_GAP, ROOT, FamilyResult, read_results
@@ -154,10 +155,11 @@ def _share(number: int, total: int) -> str:
 
 
 def _without_mask(sentence: str) -> str:
-    """Return a sentence of a refusal without its mask and its remedy, so that those of all masks are the same."""
-    before, _, rest = sentence.partition(" without {")
-    text = before + rest[rest.find("}") + 1 :] if rest else sentence
-    return text.partition("; ")[0]
+    """Return a sentence of a refusal without its mask, number and remedy, so that several masks have the same."""
+    text = re.sub(r" without \{[\d,]+\}", " without some layers", sentence)
+    text = re.sub(r"\{[\d,]+\}", "the mask", text)
+    text = re.sub(r"differ by [\d.e+-]+ of the largest", "differ", text)
+    return text.partition("; ")[0].replace("dense.gguf", "the GGUF file")
 
 
 def _cell(text: str) -> str:
