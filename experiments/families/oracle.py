@@ -54,12 +54,12 @@ def _input_of(layer: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], o
 
 @contextlib.contextmanager
 def _deleted(model: PreTrainedModel, name: str, layers: nn.ModuleList, removed: Sequence[int]) -> Iterator[None]:
-    kept = [layer for layer in range(N_LAYERS) if layer not in removed]
+    kept_layers = [layer for layer in range(N_LAYERS) if layer not in removed]
     config = decoder_config(model.config)
     before = {key: value for key, value in vars(config).items() if _is_by_layer(value)}
     try:
-        model.set_submodule(name, nn.ModuleList(layers[layer] for layer in kept))
-        vars(config).update({key: [value[layer] for layer in kept] for key, value in before.items()})
+        model.set_submodule(name, nn.ModuleList(layers[layer] for layer in kept_layers))
+        vars(config).update({key: [value[layer] for layer in kept_layers] for key, value in before.items()})
         yield
     finally:
         model.set_submodule(name, layers)
@@ -134,16 +134,16 @@ def differing_tensors(dense: Path, pruned: Path, removed: Sequence[int]) -> tupl
     Returns:
         The number of equal tensors, and the names of those that are missing, left over, or have other bytes.
     """
-    kept = [layer for layer in range(N_LAYERS) if layer not in removed]
-    dense_hashes = _hashes(dense, kept)
+    kept_layers = [layer for layer in range(N_LAYERS) if layer not in removed]
+    dense_hashes = _hashes(dense, kept_layers)
     stack = _stack_of(dense_hashes)
     expected = {}
     for name, checksum in dense_hashes.items():
         numbered = _NUMBERED.match(name)
         if numbered is None or numbered[1] != stack or int(numbered[2]) >= N_LAYERS:
             expected[name] = checksum
-        elif int(numbered[2]) in kept:
-            expected[f"{stack}.{kept.index(int(numbered[2]))}.{numbered[3]}"] = checksum
+        elif int(numbered[2]) in kept_layers:
+            expected[f"{stack}.{kept_layers.index(int(numbered[2]))}.{numbered[3]}"] = checksum
     written = _hashes(pruned)
     wrong = sorted(name for name in {*expected, *written} if expected.get(name) != written.get(name))
     return len(written) - len(wrong), wrong
@@ -162,29 +162,29 @@ def _stack_of(names: dict[str, str]) -> str:
     return stacks[0]
 
 
-def _hashes(folder: Path, kept: Sequence[int] | None = None) -> dict[str, str]:
+def _hashes(folder: Path, kept_layers: Sequence[int] | None = None) -> dict[str, str]:
     """Return a checksum of the dtype, the shape and the bytes of each tensor in the safetensors files of a folder.
 
     Args:
         folder: The folder.
-        kept: The layers whose slices of sliced tensors count; None for all.
+        kept_layers: The layers whose slices of sliced tensors count; None for all.
     """
     hashes = {}
     for file in folder.glob("*.safetensors"):
         with safe_open(file, framework="pt") as tensors:
             for name in tensors.keys():  # noqa: SIM118  # it is no dict
-                tensor = _slices(name, tensors.get_tensor(name), kept)
+                tensor = _slices(name, tensors.get_tensor(name), kept_layers)
                 content = tensor.contiguous().flatten().view(torch.uint8).numpy().tobytes()
                 hashes[name] = hashlib.sha256(f"{tensor.dtype} {list(tensor.shape)}".encode() + content).hexdigest()
     return hashes
 
 
-def _slices(name: str, tensor: Tensor, kept: Sequence[int] | None) -> Tensor:
+def _slices(name: str, tensor: Tensor, kept_layers: Sequence[int] | None) -> Tensor:
     axis = next((axis for end, axis in _SLICED.items() if name.endswith(end)), None)
-    if kept is None or axis is None:
+    if kept_layers is None or axis is None:
         return tensor
     parts = tensor.chunk(N_LAYERS, dim=axis)
-    return torch.cat([parts[layer] for layer in kept], dim=axis)
+    return torch.cat([parts[layer] for layer in kept_layers], dim=axis)
 
 
 def differing_files(dense: Path, pruned: Path) -> list[str]:

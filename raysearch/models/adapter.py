@@ -62,13 +62,13 @@ def check_fit(adapter: Adapter, skeleton: PreTrainedModel, what: str, remedy: st
             config: Any = LoraConfig.from_pretrained(str(adapter.folder))
             config.init_lora_weights = False  # there are no weights to begin with
             tuned = get_peft_model(skeleton, config)
-            made = get_peft_model_state_dict(tuned, save_embedding_layers=False)
-            accepted = made | get_peft_model_state_dict(tuned, save_embedding_layers=True)
+            required = get_peft_model_state_dict(tuned, save_embedding_layers=False)
+            accepted = required | get_peft_model_state_dict(tuned, save_embedding_layers=True)
     except (ValueError, TypeError, NotImplementedError, RuntimeError) as error:
         raise UserError(f"{what} ({first_line(error)}); {remedy}") from error
     tensors = {tensor.name: tensor for tensor in adapter.tensors}
     unknown = sorted(tensors.keys() - accepted.keys())
-    missing = sorted(made.keys() - tensors.keys())
+    missing = sorted(required.keys() - tensors.keys())
     if unknown:
         raise UserError(f"{what}, which has no module for its {unknown[0]}; {remedy}")
     if missing:
