@@ -71,7 +71,7 @@ def page(results: Sequence[FamilyResult]) -> str:
             "",
             "## Not checked",
             "",
-            "The program has no tiny model of these.",
+            "There is no tiny model of these, or transformers does not run it, dense or without some layers.",
             "",
             "| family | reads | reason |",
             "|---|---|---|",

@@ -114,7 +114,12 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "qwen4_exp": {f"text_config.{name}": value for name, value in _INDEXED.items()},
     "qwen4_exp_text": _INDEXED,
     "qwen3_omni_moe_thinker": {"vision_start_token_id": 150, "audio_start_token_id": 151},
-    "reformer": {"is_decoder": True, "axial_pos_embds_dim": [16, 48], "axial_pos_shape": [16, 32]},
+    "reformer": {
+        "is_decoder": True,
+        "attn_layers": ["local", "lsh"] * 4,
+        "axial_pos_embds_dim": [16, 48],
+        "axial_pos_shape": [16, 32],
+    },
     "roc_bert": {"shape_vocab_size": 64, "pronunciation_vocab_size": 64},
     "step3p7": {"text_config.layer_types": _KINDS, "text_config.sliding_window": 8},
     "vibevoice_asr": {
