@@ -250,7 +250,7 @@ def sentences(request: pytest.FixtureRequest, tmp_path: Path, tmp_path_factory: 
     checkout = request.config.rootpath
     sentences = Sentences(request.config.stash[GOLDEN_FILES].expected(request.node))
     sentences.hide(re.compile(rf"{re.escape(str(of_session))}(?:/popen-gw\d+)?/([\w-]+?)\d*\b"), r"\1")
-    sentences.hide(str(checkout), "checkout")
+    sentences.hide(re.compile(rf"{re.escape(str(checkout))}(?![\w-])"), "checkout")
     sentences.hide(str(checkout.parent / "shared" / "data"), "data")
     sentences.hide(str(tmp_path), "tmp")
     return sentences
