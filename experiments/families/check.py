@@ -67,9 +67,9 @@ def check_family(family: str, masks: Sequence[Sequence[int]] = MASKS) -> dict[st
     torch.set_num_threads(1)
     start_s = time.monotonic()
     with tempfile.TemporaryDirectory() as folder, warnings.catch_warnings(action="ignore"):
-        seen = _checked(family, Path(folder), masks)
+        outcome = _checked(family, Path(folder), masks)
     kind = {"multimodal": is_multimodal(family), "causal": has_causal_class(family)}
-    return {**kind, **seen, "seconds": round(time.monotonic() - start_s, 1)}
+    return {**kind, **outcome, "seconds": round(time.monotonic() - start_s, 1)}
 
 
 def _checked(family: str, folder: Path, masks: Sequence[Sequence[int]]) -> dict[str, Any]:

@@ -65,8 +65,8 @@ def _convert(folder: Path, file: Path) -> None:
 
     words = ["convert", str(folder), "--outfile", str(file), "--outtype", "f32"]
     # The converter identifies tokenizers by what they make of a text, and knows none of tiny models.
-    known = mock.patch.object(TextModel, "get_vocab_base_pre", lambda *_: "gpt-2")
-    with mock.patch.object(sys, "argv", words), known:
+    any_tokenizer = mock.patch.object(TextModel, "get_vocab_base_pre", lambda *_: "gpt-2")
+    with mock.patch.object(sys, "argv", words), any_tokenizer:
         try:
             converter.main()
         except SystemExit as ended:

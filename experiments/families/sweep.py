@@ -33,8 +33,8 @@ def main() -> None:
         families = options.only or [family for family in pool.apply(_all_families) if family not in present]
     print(f"transformers {release}, raysearch {source}: {len(families)} families", flush=True)
     today = datetime.date.today().isoformat()
-    for place, (family, seen) in enumerate(checked(context, families, options.workers, options.limit_s), 1):
-        result = FamilyResult(family=family, transformers=release, source=source, date=today, **seen)
+    for place, (family, outcome) in enumerate(checked(context, families, options.workers, options.limit_s), 1):
+        result = FamilyResult(family=family, transformers=release, source=source, date=today, **outcome)
         record(result)
         print(f"{place}/{len(families)}  {family}  {_summary(result)}", flush=True)
     tidy()
@@ -76,13 +76,13 @@ def checked(
         for receiver in ended:
             family, process, _ = running.pop(receiver)
             try:
-                seen = receiver.recv() if receiver in ready else {"failed": f"it took more than {limit_s:g} s"}
+                outcome = receiver.recv() if receiver in ready else {"failed": f"it took more than {limit_s:g} s"}
             except EOFError:
                 process.join()
-                seen = {"failed": f"its process ended with code {process.exitcode}"}
+                outcome = {"failed": f"its process ended with code {process.exitcode}"}
             process.kill()
             process.join()
-            yield family, seen
+            yield family, outcome
 
 
 def _send_checked(family: str, sender: Connection) -> None:

@@ -112,6 +112,17 @@ def _is_copied(path: Path) -> bool:
     return str(path) not in (CONFIG, *_OF_THE_REPOSITORY) and not _WEIGHT_FILES.fullmatch(path.name)
 
 
+def read_decoder_config(folder: Path) -> dict[str, Any]:
+    """Return the content of ``config.json``; of a multimodal model, its part that describes the decoder.
+
+    Raises:
+        UserError: The file cannot be read.
+    """
+    config = read_json(folder / CONFIG)
+    decoder: dict[str, Any] = config.get("text_config") or config
+    return decoder
+
+
 def read_json(file: Path) -> dict[str, Any]:
     """Return the object in a JSON file.
 

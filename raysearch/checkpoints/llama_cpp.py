@@ -7,10 +7,10 @@ Source: llama.cpp's `src/models/*.cpp` at commit 0c1e57098; tests run build b115
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
-from raysearch.checkpoints.periods import Key, ListForm, PeriodList, PeriodRule, family_of, periods_of
+from raysearch.checkpoints.checkpoint import read_decoder_config
+from raysearch.checkpoints.periods import Key, ListForm, PeriodList, PeriodRule, family_of, misread
 from raysearch.core.mask import Mask
 from raysearch.core.site import Sites
 
@@ -89,15 +89,11 @@ def misread_by_llama_cpp(folder: Path, mask: Mask, sites: Sites) -> str | None:
     Returns:
         What llama.cpp does, as the end of a sentence; None if it would run this model.
     """
-    config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
-    config = config.get("text_config") or config
+    config = read_decoder_config(folder)
     n_layers = sites.n_layers
     kept_layers = sites.kept_layers(mask)
     family = family_of(config["model_type"])
     family = _RENAMED.get(family, family)
     if is_computed_differently(family, n_layers, len(kept_layers)):
         return f"computes a {config['model_type']} of {n_layers} layers differently from one of {len(kept_layers)}"
-    for period in periods_of(PERIODS, family, lambda key: config.get(key.config)):
-        if period.changes(kept_layers, n_layers):
-            return f"derives {period.rule.about} from their places, which have changed"
-    return None
+    return misread(PERIODS, family, config, kept_layers, n_layers)

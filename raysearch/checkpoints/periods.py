@@ -190,6 +190,27 @@ def periods_of(rules: Iterable[PeriodRule], family: str, get: Get) -> list[Perio
     return periods
 
 
+def misread(
+    rules: Iterable[PeriodRule], family: str, config: Mapping[str, Any], kept_layers: Sequence[int], n_layers: int
+) -> str | None:
+    """Return what a program does that would run another model, since it derives properties of layers from their places.
+
+    Args:
+        rules: The rules of the program.
+        family: The model's family, see `family_of`.
+        config: The config of the pruned model, or its part that describes the decoder.
+        kept_layers: The indices of the kept layers in the dense model, ascending.
+        n_layers: N, the layers of the dense model.
+
+    Returns:
+        The end of a sentence; None if all kept layers have the same properties at their new places.
+    """
+    for period in periods_of(rules, family, lambda key: config.get(key.config or "")):
+        if period.changes(kept_layers, n_layers):
+            return f"derives {period.rule.about} from their places, which have changed"
+    return None
+
+
 def family_of(name: str) -> str:
     """Return the letters and digits of a model type or an architecture.
 

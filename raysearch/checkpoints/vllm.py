@@ -5,10 +5,10 @@ Source: vLLM 0.32.0, `vllm/model_executor/models/` and `vllm/models/`; each rule
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
-from raysearch.checkpoints.periods import Key, PeriodRule, family_of, periods_of
+from raysearch.checkpoints.checkpoint import read_decoder_config
+from raysearch.checkpoints.periods import Key, PeriodRule, family_of, misread
 from raysearch.core.mask import Mask
 from raysearch.core.site import Sites
 
@@ -53,10 +53,5 @@ def misread_by_vllm(folder: Path, mask: Mask, sites: Sites) -> str | None:
     Returns:
         What vLLM does, as the end of a sentence; None if it would run this model.
     """
-    config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
-    config = config.get("text_config") or config
-    kept_layers = sites.kept_layers(mask)
-    for period in periods_of(PERIODS, family_of(config["model_type"]), lambda key: config.get(key.config)):
-        if period.changes(kept_layers, sites.n_layers):
-            return f"derives {period.rule.about} from their places, which have changed"
-    return None
+    config = read_decoder_config(folder)
+    return misread(PERIODS, family_of(config["model_type"]), config, sites.kept_layers(mask), sites.n_layers)

@@ -80,11 +80,11 @@ def without_layers(model: Any, mask: Mask) -> Any:
     """Return a copy of a model of transformers without the mask's layers."""
     pruned = copy.deepcopy(model)
     decoder = pruned.get_decoder()
-    kept = [layer for layer in range(len(decoder.layers)) if layer not in mask]
-    decoder.layers = nn.ModuleList(decoder.layers[layer] for layer in kept)
-    decoder.config.num_hidden_layers = len(kept)
+    kept_layers = [layer for layer in range(len(decoder.layers)) if layer not in mask]
+    decoder.layers = nn.ModuleList(decoder.layers[layer] for layer in kept_layers)
+    decoder.config.num_hidden_layers = len(kept_layers)
     if (kinds := getattr(decoder.config, "layer_types", None)) is not None:
-        decoder.config.layer_types = [kinds[layer] for layer in kept]
+        decoder.config.layer_types = [kinds[layer] for layer in kept_layers]
     return pruned
 
 

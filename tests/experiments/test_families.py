@@ -25,8 +25,8 @@ RESULT = FamilyResult("llama", "5.0.0", "0123", "2026-01-02")
 
 def test_families_are_scored_and_exported_right() -> None:
     def check_one_family(family: str) -> None:
-        seen = check.check_family(family, masks=((), (1, 4)))
-        result = replace(RESULT, **seen)
+        outcome = check.check_family(family, masks=((), (1, 4)))
+        result = replace(RESULT, **outcome)
         dense, pruned = result.masks
         assert not result.wrong
         assert dense.loss_gap <= 1e-5

@@ -10,8 +10,8 @@ WHERE = "row 3 of data.path=photos.jsonl"
 def test_a_row_names_one_image_or_several() -> None:
     row = {"image": "a.png", "question": "Which colour?", "answer": "red"}
     assert ImageTextFormat().read(row, WHERE) == ImageQuestion(("a.png",), "Which colour?", "red")
-    both = ImageTextFormat().read(row | {"image": ["a.png", "b/c.jpg"]}, WHERE)
-    assert both.images == ("a.png", "b/c.jpg")
+    two_images = ImageTextFormat().read(row | {"image": ["a.png", "b/c.jpg"]}, WHERE)
+    assert two_images.images == ("a.png", "b/c.jpg")
 
 
 def test_fields_have_other_names() -> None:
