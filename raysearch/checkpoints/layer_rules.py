@@ -15,7 +15,7 @@ from enum import Enum
 from typing import Any
 
 from raysearch.checkpoints.layer_names import new_number
-from raysearch.checkpoints.periods import Key, ListForm, PeriodList, PeriodRule
+from raysearch.checkpoints.periods import Key, ListForm, PeriodList, PeriodRule, PlacedRule
 
 
 @dataclass(frozen=True)
@@ -152,6 +152,8 @@ RULES = (
 )
 
 _EXPERTS = "which layers have experts"
+#: The list that an export has in place of a period of experts. transformers, vLLM and MLX read it.
+DENSE_LAYERS = PeriodList(Key("mlp_only_layers"), ListForm.EXCEPTIONS)
 #: The periods that transformers reads from a config. It writes other periods, such as `sliding_window_pattern`, as a
 #: list of `layer_types` itself.
 PERIODS = (
@@ -159,7 +161,7 @@ PERIODS = (
         _EXPERTS,
         -1,
         Key("decoder_sparse_step"),
-        as_list=PeriodList(Key("mlp_only_layers"), ListForm.EXCEPTIONS),
+        as_list=DENSE_LAYERS,
     ),
     PeriodRule(
         _EXPERTS,
@@ -171,6 +173,26 @@ PERIODS = (
     PeriodRule(_EXPERTS, 1, Key("expert_layer_period"), {"jamba": 2}, place_key=Key("expert_layer_offset")),
     PeriodRule("which layers attend", 4, Key("attn_layer_period"), {"jamba": 8}, place_key=Key("attn_layer_offset")),
     PeriodRule("which layers begin a block of residuals", 0, Key("n_layers_per_attn_res_block"), {"inkling2": 6}),
+)
+_GEMMA4 = ("gemma4", "gemma4unified", "embeddinggemma2", "diffusiongemma")
+#: The properties that transformers gives to the first or the last layer of a model.
+#: Source: transformers 5.23.0, `models/`.
+ENDS = (
+    # gemma4/configuration_gemma4.py:200, and the same line of the others
+    PeriodRule("which layers attend to all tokens", -1, families=dict.fromkeys(_GEMMA4, 0)),
+    PeriodRule("which layers add a bias", -1, families={"gptneoxjapanese": 0}),  # modeling_gpt_neox_japanese.py:318
+    PeriodRule("which layers have a norm before the first one", 0, families={"rwkv": 0}),  # modeling_rwkv.py:331
+)
+#: The properties that transformers computes from a layer's place.
+#: Source: transformers 5.23.0, `models/`.
+PLACED = (
+    PlacedRule("how fast a layer forgets", ("minimax",)),  # minimax/modeling_minimax.py:153
+    PlacedRule(
+        "the scale of a layer's attention",
+        ("gpt2",),
+        by_depth=False,
+        only_with=Key("scale_attn_by_inverse_layer_idx"),
+    ),  # gpt2/modeling_gpt2.py
 )
 
 

@@ -10,11 +10,11 @@ import gguf
 import pytest
 from transformers import CONFIG_MAPPING, AutoConfig
 
-from raysearch.checkpoints import llama_cpp, vllm
+from raysearch.checkpoints import llama_cpp
 from raysearch.checkpoints.config_rules import changed_period, cut_config, cut_values
 from raysearch.checkpoints.gguf_pruning import refusals
 from raysearch.checkpoints.layer_rules import PERIODS, RULES, KeptLayers, Kind, LayerRule, config_rule, gguf_rule
-from raysearch.checkpoints.periods import WINDOW, Key, PeriodRule, periods_of
+from raysearch.checkpoints.periods import Key
 from raysearch.core.mask import Mask
 from tests.checkpoints.test_gguf_pruning import metadata, pruned
 from tests.models.conftest import write_llama
@@ -153,20 +153,3 @@ def test_a_period_that_no_list_replaces_is_kept_or_refused() -> None:
             assert changed_period(whole, [2, 3], 4) is None, "whole periods are removed"
             assert changed_period(whole, [0, 1, 2], 4) is None, "the last layer is removed"
     assert changed_period({"model_type": "zamba", "attn_layer_period": 2}, [1, 2, 3], 4) is None, "it has a list"
-
-
-@pytest.mark.parametrize("rules", [llama_cpp.PERIODS, vllm.PERIODS], ids=["llama.cpp", "vLLM"])
-def test_every_period_of_a_runtime_is_kept_or_noticed(rules: tuple[PeriodRule, ...]) -> None:
-    """Of each family, a whole period may be removed, and the first layer alone may not."""
-    for rule in rules:
-        for family in rule.families or ("llama",):
-            values: dict[Key | None, Any] = {rule.key: 2}
-            if rule.windows is not None:
-                values[WINDOW] = 4 if rule.windows else 0
-            (period,) = [period for period in periods_of(rules, family, values.get) if period.rule is rule]
-            length = period.length or 4
-            assert period.text == (f"one in {length}" if period.length else "the last one")
-            assert not period.changes(range(length if period.length else 1, 2 * length), 2 * length), (rule, family)
-            removed = 0 if period.length else 2 * length - 1
-            kept_layers = [layer for layer in range(2 * length) if layer != removed]
-            assert period.changes(kept_layers, 2 * length), (rule, family)
