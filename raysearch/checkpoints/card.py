@@ -236,6 +236,7 @@ def gguf_card(
         name=name,
         source=source,
         build=build,
+        version=LLAMA_CPP.version,
     )
 
 

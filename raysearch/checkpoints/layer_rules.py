@@ -59,6 +59,7 @@ class Kind(Enum):
     INDICES = "an ascending list of layers"
     NUMBERS = "a list of layers, which start at 1"
     NUMBERS_BY_KIND = "lists of layers, which start at 1, by the name of their kind"
+    LISTS_BY_NAME = "a dict with lists that have a value for each layer, among other values"
     BY_NUMBER = "a dict with the values of some layers, by their numbers"
     SOURCES = "a list with another layer, or none, for each layer"
     REPEATED = "a list that is repeated until each layer has a value"
@@ -129,6 +130,7 @@ RULES = (
         Kind.FIXED, gguf=r"hrm\.layers_per_stack", families=("hrm_text",), reason="its layers are run more than once"
     ),
     LayerRule(Kind.BY_NUMBER, "per_layer_config", families=("gemma4_text",)),
+    LayerRule(Kind.LISTS_BY_NAME, "sparse_attention_config", families=("minimax_m3_vl_text",)),
     LayerRule(Kind.SOURCES, "kv_source_layers", families=("mistral_large4_text",)),
     LayerRule(Kind.BY_LAYER_AND_HEAD, "compress_ratios", families=("deepseek_v4",)),
     LayerRule(Kind.INDICES, r".*(layer|idx|indices).*"),
@@ -252,6 +254,11 @@ def cut_value(kind: Kind, value: Any, layers: KeptLayers) -> Any:
                 name: layers.renumbered(numbers, first=1) if isinstance(numbers, list) else numbers
                 for name, numbers in value.items()
             }
+        case Kind.LISTS_BY_NAME:
+            return {
+                name: cut_value(Kind.BY_LAYER, item, layers) if _fits(Kind.BY_LAYER, item, layers) else item
+                for name, item in value.items()
+            }
         case Kind.BY_NUMBER:
             places = {layer: place for place, layer in enumerate(kept_layers)}
             return {
@@ -293,7 +300,7 @@ def _fits(kind: Kind, value: Any, layers: KeptLayers) -> bool:
             return isinstance(value, (list, tuple)) and _are_indices(value, n_layers)
         case Kind.SOURCES:
             return isinstance(value, (list, tuple))
-        case Kind.NUMBERS_BY_KIND | Kind.BY_NUMBER:
+        case Kind.NUMBERS_BY_KIND | Kind.LISTS_BY_NAME | Kind.BY_NUMBER:
             return isinstance(value, dict)
         case Kind.LEADING:
             return isinstance(value, int)

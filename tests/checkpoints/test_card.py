@@ -88,7 +88,7 @@ def test_the_card_shows_the_readout_of_the_loss() -> None:
 
 
 def test_the_card_of_a_gguf_file_names_the_build_that_reads_it() -> None:
-    for build, head in ((None, "| llama.cpp | `"), (11040, "| llama.cpp, build b11040 or newer | `")):
+    for build, head in ((None, "| llama.cpp"), (11040, "| llama.cpp, build b11040 or newer")):
         card = gguf_card(Mask.of(1), Sites.of_equal_layers(8), EVIDENCE, "pruned.gguf", "dense.gguf", (10, 8), build)
-        assert f"{head}llama-cli -m pruned.gguf` |\n" in card
+        assert f"\n{head} | the rules of {LLAMA_CPP.version} | `llama-cli -m pruned.gguf` |\n" in card
         assert ("| Ollama |" in card, "Older builds of llama.cpp" in card) == (build is None, build is not None)

@@ -45,6 +45,11 @@ _CONFIG: list[tuple[str, Any, Any]] = [
     ("moe_layer_end_index", 2, 1),
     ("moe_layer_end_index", -1, -1),
     ("scale_depth", 2.0, 3**0.5),
+    (
+        "sparse_attention_config",
+        {"sparse_attention_freq": [0, 0, 1, 1], "sparse_block_size": 128},
+        {"sparse_attention_freq": [0, 1, 1], "sparse_block_size": 128},
+    ),
     ("linear_attn_config", {"full_attn_layers": [4], "kda_layers": [1, 2, 3]}, None),
     ("hidden_size", 4, 4),
 ]
@@ -97,7 +102,11 @@ def test_every_rule_names_families_that_have_its_key() -> None:
             is_type = family in CONFIG_MAPPING
             if not is_type and family not in architectures:
                 wrong.append(f"{family} is unknown")
-            is_renamed = family in ("kimi_linear", "deepseek_v4")  # transformers reads the key into others
+            is_renamed = family in (
+                "kimi_linear",
+                "deepseek_v4",
+                "minimax_m3_vl_text",
+            )  # transformers reads the key into others
             if is_type and rule.config and not is_renamed and not hasattr(AutoConfig.for_model(family), rule.config):
                 wrong.append(f"{family} has no {rule.config}")
         if rule.kind is Kind.FIXED and not rule.reason:
