@@ -139,7 +139,7 @@ class Forecaster:
         rounds = _costs(rehearsal.requests, problem.sites, objectives, set() if cached is None else cached)
         if rehearsal.is_whole:
             return rounds
-        masks = searcher.count(problem)
+        masks = searcher.count(problem.of_groups)
         return None if masks is None else rounds + _remaining_rounds(rounds, masks)
 
     def _rehearsal(self, searcher: Searcher, problem: Problem, seed: int) -> _Rehearsal:

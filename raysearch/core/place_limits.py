@@ -1,0 +1,31 @@
+"""The limits that the rules of place of a search's target set to the masks.
+
+A runtime may derive a property of a layer from its place: every fourth layer attends to all tokens. If a mask removes
+whole groups of such a period, every kept layer has the same place in its group, and so the same properties.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class PlaceLimits:
+    """The layers that the runtimes of a target allow to remove.
+
+    Args:
+        group: Layers can only be removed in groups of so many, aligned at layer 0; the layers after the last whole
+            group stay.
+        protected: The layers that must stay, besides those after the last whole group.
+        reasons: A sentence for each limit, with the name and the version of the runtime.
+    """
+
+    group: int = 1
+    protected: frozenset[int] = frozenset()
+    reasons: tuple[str, ...] = ()
+
+    def __or__(self, other: PlaceLimits) -> PlaceLimits:
+        """Return the limits of masks that keep to both."""
+        reasons = tuple(dict.fromkeys((*self.reasons, *other.reasons)))
+        return PlaceLimits(math.lcm(self.group, other.group), self.protected | other.protected, reasons)
