@@ -48,7 +48,8 @@ def search(
 
             with Display(out.err) as live:
                 expected = functions.forecast(*overrides, config_dir=config_dir, observer=live)
-            out.answer(expected, forecast_line(expected), *resource_lines(expected))
+            target_lines = () if expected.target is None else expected.target.lines
+            out.answer(expected, *target_lines, forecast_line(expected), *resource_lines(expected))
         else:
             _follow(out, partial(functions.search, *overrides, config_dir=config_dir))
 

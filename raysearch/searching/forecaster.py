@@ -94,6 +94,7 @@ def expected_cost(spec: SearchSpec, info: ModelInfo) -> SearchForecast:
         open_ended=spec.searcher.open_ended,
         trainings=refiner.masks if refiner else 0,
         training_steps=refiner.steps if refiner else 0,
+        target=spec.target_limits(info),
     )
 
 

@@ -1,4 +1,4 @@
-"""Translates between masks of layers and masks of groups of layers, which a searcher gets if a target allows only groups.
+"""Translates between masks of layers and masks of groups, which a searcher has if a target allows only groups.
 
 The masks of the two kinds are in the same order, since groups are consecutive and of one size.
 """
@@ -96,4 +96,3 @@ def statistic_of_groups(statistic: Statistic, values: NDArray[np.float64], group
         return np.add.reduceat(values, starts, axis=1)
     ends = [*starts, groups.n_layers]
     return values[:, ends][:, :, ends]
-

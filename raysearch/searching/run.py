@@ -345,6 +345,7 @@ def _header(spec: SearchSpec, session: EvaluationSession, n_remove: int, context
         dtype=session.info.dtype,
         labels=context.labels,
         parent=context.parent,
+        target=spec.target_limits(session.info),
     )
     return without_secrets(header)
 
