@@ -17,7 +17,7 @@ _RULES: Mapping[str, tuple[str, Sequence[PeriodRule]]] = {
     "llama.cpp": ("llama.cpp b11549", llama_cpp.PERIODS),
     "mlx": ("MLX", ()),
 }
-RUNTIMES = tuple(_RULES)
+RUNTIMES = _RULES
 
 
 @dataclass(frozen=True)
@@ -38,19 +38,6 @@ class Values:
     def of_config(cls, config: Mapping[str, Any]) -> Values:
         """Return the values of a config, or of its part that describes the decoder."""
         return cls(family_of(config["model_type"]), lambda key: config.get(key.config or ""))
-
-    @classmethod
-    def of_gguf(cls, architecture: str, metadata: Mapping[str, Any]) -> Values:
-        """Return the values of a GGUF file.
-
-        Args:
-            architecture: The name of the architecture.
-            metadata: The values under its prefix, by key without the prefix.
-
-        Returns:
-            The values.
-        """
-        return cls(family_of(architecture), lambda key: metadata.get(key.gguf or ""), is_gguf=True)
 
 
 def place_limits(values: Values, n_layers: int, runtimes: Sequence[str]) -> PlaceLimits:

@@ -17,15 +17,21 @@ class PlaceLimits:
     Args:
         group: Layers can only be removed in groups of so many, aligned at layer 0; the layers after the last whole
             group stay.
-        protected: The layers that must stay, besides those after the last whole group.
-        reasons: A sentence for each limit, with the name and the version of the runtime.
+        protected: The layers that must stay, besides those after the last whole group. A group with such a layer stays.
+        reasons: A sentence for each limit, with the name and the version of the runtime, without a full stop.
+        refused_depths: The numbers of layers that a pruned model must not have.
     """
 
     group: int = 1
     protected: frozenset[int] = frozenset()
     reasons: tuple[str, ...] = ()
+    refused_depths: frozenset[int] = frozenset()
 
     def __or__(self, other: PlaceLimits) -> PlaceLimits:
         """Return the limits of masks that keep to both."""
-        reasons = tuple(dict.fromkeys((*self.reasons, *other.reasons)))
-        return PlaceLimits(math.lcm(self.group, other.group), self.protected | other.protected, reasons)
+        return PlaceLimits(
+            group=math.lcm(self.group, other.group),
+            protected=self.protected | other.protected,
+            reasons=tuple(dict.fromkeys((*self.reasons, *other.reasons))),
+            refused_depths=self.refused_depths | other.refused_depths,
+        )

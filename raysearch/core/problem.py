@@ -98,18 +98,27 @@ class Problem:
             raise UserError(f"remove={remove} leaves no layer of {model}, which has one; use a model of two or more")
         of_user = _whole_groups(sites.in_layers(layer % n_layers for layer in protect), len(sites), limits.group)
         protected = of_user | _whole_groups(limits.protected, len(sites), limits.group)
-        most = min(len(sites) - len(protected), len(sites) - 1) // limits.group * limits.group
-        if most < 1:
+        most = min(len(sites) - len(protected), len(sites) - 1)
+        possible = [
+            size for size in range(limits.group, most + 1, limits.group) if n_layers - size not in limits.refused_depths
+        ]
+        if not possible:
             raise _nothing_to_remove(sites, protect, model, limits)
-        sizes = _sizes(remove, most, model, limits)
-        possible = f"1..{most}" if limits.group == 1 else _possible(range(limits.group, most + 1, limits.group))
+        sizes = _sizes(remove, possible, model, limits)
+        remedy = f"use 1..{most}" if len(possible) == most else f"use {_enumerated(possible)}"
         if sizes[0] < 1:
-            raise UserError(f"remove={remove} removes nothing; use {possible} for the {n_layers} layers of {model}")
+            raise UserError(f"remove={remove} removes nothing; {remedy} for the {n_layers} layers of {model}")
         if sizes[-1] > most:
             condition = f" with {len(protected)} protected" if protected else ""
             problem = "leaves no layer" if sizes[-1] >= n_layers else "is more than can go"
-            raise UserError(f"remove={remove} {problem} of the {n_layers} that {model} has{condition}; use {possible}")
-        return cls(sites, sizes[-1], protected, limits.group)
+            raise UserError(f"remove={remove} {problem} of the {n_layers} that {model} has{condition}; {remedy}")
+        allowed = [size for size in sizes if size in possible]
+        if not allowed or allowed != list(sizes[: len(allowed)]):  # smaller sizes would be results of the search, too
+            raise UserError(
+                f"remove={remove} leaves {model} with a number of layers that the target does not allow "
+                f"({'; '.join(limits.reasons)}); {remedy}"
+            )
+        return cls(sites, allowed[-1], protected, limits.group)
 
     @cached_property
     def of_groups(self) -> Problem:
@@ -175,18 +184,18 @@ def _nothing_to_remove(sites: Sites, protect: Sequence[int], model: str, limits:
     if not limits.reasons:
         return UserError(f"protect={list(protect)} keeps all {sites.n_layers} layers of {model}; protect fewer")
     protected = f" with protect={list(protect)}" if protect else ""
-    remedy = "protect fewer, or use another target" if protect else "use another target"
+    remedy = "protect fewer, or use another target" if protect else "use another target, or none"
     return UserError(
         f"the target leaves no layer of {model} that may go{protected}: {'; '.join(limits.reasons)}; {remedy}"
     )
 
 
-def _sizes(remove: int | str, most: int, model: str, limits: PlaceLimits) -> range:
-    """Return the numbers of layers to remove; with groups, the multiples of their size.
+def _sizes(remove: int | str, possible: Sequence[int], model: str, limits: PlaceLimits) -> range:
+    """Return the numbers of layers that the user names, ascending; with groups, the multiples of their size.
 
     Args:
         remove: As in `Problem.of_sites`.
-        most: The largest number that may go, a multiple of the group's size.
+        possible: The numbers of layers that may go.
         model: As in `Problem.of_sites`.
         limits: The limits of the target.
 
@@ -196,27 +205,24 @@ def _sizes(remove: int | str, most: int, model: str, limits: PlaceLimits) -> ran
     Raises:
         UserError: There is no multiple, or `remove` is no number or range.
     """
-    size = limits.group
-    if remove == AUTO:
-        return range(size, most + 1, size)
-    numbers = sizes_of(remove)
-    if size == 1 or numbers[0] < 1:
-        return numbers
-    multiples = range(-(-numbers[0] // size) * size, numbers[-1] + 1, size)
+    group = limits.group
+    numbers = range(group, possible[-1] + 1, group) if remove == AUTO else sizes_of(remove)
+    multiples = range(-(-numbers[0] // group) * group, numbers[-1] + 1, group)
     if multiples:
         return multiples
-    below = min(numbers[0] // size * size, most)
-    nearest = [number for number in (below, below + size) if size <= number <= most]
+    below = max((number for number in possible if number < numbers[0]), default=None)
+    above = min((number for number in possible if number > numbers[-1]), default=None)
+    nearest = " or ".join(str(number) for number in (below, above) if number is not None)
     problem = "is no multiple" if len(numbers) == 1 else "has no multiple"
     raise UserError(
-        f"remove={remove} {problem} of {size}, and the target allows groups of {size} layers of {model} only "
-        f"({'; '.join(limits.reasons)}); use remove={' or '.join(map(str, nearest))}"
+        f"remove={remove} {problem} of {group}, and the target allows only groups of {group} layers of {model} "
+        f"({'; '.join(limits.reasons)}); use remove={nearest}"
     )
 
 
-def _possible(numbers: range) -> str:
+def _enumerated(numbers: Sequence[int]) -> str:
     """Return numbers for a sentence: ``4``, ``4 or 8``, or ``4, 8 … 24``."""
-    if len(numbers) > 3:
+    if len(numbers) > 2:
         return f"{numbers[0]}, {numbers[1]} … {numbers[-1]}"
     return " or ".join(map(str, numbers))
 

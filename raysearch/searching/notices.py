@@ -116,7 +116,7 @@ def warn_of_refused_masks(model: ModelSpec, problem: Problem, remove: int | str,
     sizes = range(1, problem.n_remove + 1) if remove == AUTO else sizes_of(remove)
     groups = problem.of_groups.sites
     n_whole = len(problem.sites) // problem.group
-    n_groups = [size // problem.group for size in sizes if size % problem.group == 0]
+    n_groups = [size // problem.group for size in sizes if size % problem.group == 0 and size <= problem.n_remove]
     # No layer changes its position.
     last_groups = [Mask(tuple(range(n_whole - number, n_whole))) for number in n_groups]
     ends = [groups.layers_of(mask) for mask in last_groups]

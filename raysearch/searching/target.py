@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from raysearch.checkpoints.periods import family_of
 from raysearch.checkpoints.runtimes import Values, place_limits
 from raysearch.core.place_limits import PlaceLimits
 from raysearch.models.spec import ModelInfo
 from raysearch.text.numbers import count
-from raysearch.text.sentences import as_typed
+from raysearch.text.sentences import as_typed, listed
 
 LLAMA_CPP = "llama.cpp"
 
@@ -37,7 +38,7 @@ class TargetLimits:
     @property
     def forbids(self) -> bool:
         """Whether the target forbids a mask."""
-        return self.limits.group > 1 or bool(self.limits.protected)
+        return bool(self.limits.reasons)
 
     @property
     def override(self) -> str:
@@ -57,8 +58,10 @@ class TargetLimits:
         staying = sorted({*self.limits.protected, *range(n_whole, self.n_layers)})
         if staying:
             clauses.append(f"keeps {count(len(staying), 'layer')} {as_typed(staying)}")
+        if self.limits.refused_depths:
+            clauses.append("limits how many layers may go")
         masks = f"{self.n_masks:,} of {self.n_without:,} masks of {count(self.n_remove, 'layer')} are left"
-        return f"{self.override} {' and '.join(clauses)}: {masks}"
+        return f"{self.override} {listed(clauses)}: {masks}"
 
     @property
     def lines(self) -> list[str]:
@@ -85,5 +88,7 @@ def limits_of(info: ModelInfo, runtimes: Sequence[str]) -> PlaceLimits:
     from_checkpoint = [runtime for runtime in runtimes if runtime != LLAMA_CPP]
     limits = place_limits(Values.of_config(info.config), n_layers, from_checkpoint)
     if LLAMA_CPP in runtimes:
-        limits |= place_limits(Values.of_gguf(info.gguf.architecture, info.gguf.values), n_layers, [LLAMA_CPP])
+        metadata = info.gguf.values
+        values = Values(family_of(info.gguf.architecture), lambda key: metadata.get(key.gguf or ""), is_gguf=True)
+        limits |= place_limits(values, n_layers, [LLAMA_CPP])
     return limits
