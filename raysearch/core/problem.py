@@ -109,7 +109,8 @@ class Problem:
         if sizes[0] < 1:
             raise UserError(f"remove={remove} removes nothing; {remedy} for the {n_layers} layers of {model}")
         if sizes[-1] > most:
-            condition = f" with {len(protected)} protected" if protected else ""
+            kept = "kept by the target or protect" if limits.reasons else "protected"
+            condition = f" with {len(protected)} {kept}" if protected else ""
             problem = "leaves no layer" if sizes[-1] >= n_layers else "is more than can go"
             raise UserError(f"remove={remove} {problem} of the {n_layers} that {model} has{condition}; {remedy}")
         allowed = [size for size in sizes if size in possible]
