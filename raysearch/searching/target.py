@@ -5,14 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from raysearch.checkpoints.periods import family_of
-from raysearch.checkpoints.runtimes import Values, place_limits
+from raysearch.checkpoints.periods import Values, family_of
+from raysearch.checkpoints.runtimes import LLAMA_CPP, place_limits
 from raysearch.core.place_limits import PlaceLimits
 from raysearch.models.spec import ModelInfo
 from raysearch.text.numbers import count
 from raysearch.text.sentences import as_typed, listed
-
-LLAMA_CPP = "llama.cpp"
 
 
 @dataclass(frozen=True)
@@ -85,10 +83,10 @@ def limits_of(info: ModelInfo, runtimes: Sequence[str]) -> PlaceLimits:
     n_layers = info.sites.n_layers
     if info.gguf is None or info.model.adapter is not None:
         return place_limits(Values.of_config(info.config), n_layers, runtimes)
-    from_checkpoint = [runtime for runtime in runtimes if runtime != LLAMA_CPP]
+    from_checkpoint = [runtime for runtime in runtimes if runtime != LLAMA_CPP.name]
     limits = place_limits(Values.of_config(info.config), n_layers, from_checkpoint)
-    if LLAMA_CPP in runtimes:
+    if LLAMA_CPP.name in runtimes:
         metadata = info.gguf.values
         values = Values(family_of(info.gguf.architecture), lambda key: metadata.get(key.gguf or ""), is_gguf=True)
-        limits |= place_limits(values, n_layers, [LLAMA_CPP])
+        limits |= place_limits(values, n_layers, [LLAMA_CPP.name])
     return limits

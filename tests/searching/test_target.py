@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import shutil
 from contextlib import closing
 from dataclasses import replace
@@ -9,9 +10,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from transformers import AutoConfig, PreTrainedConfig
 
+from raysearch.checkpoints.config_rules import shrink_config
+from raysearch.checkpoints.periods import Values
+from raysearch.checkpoints.runtimes import RUNTIMES, Runtime, place_limits
 from raysearch.configuration import build
 from raysearch.core.mask import Mask
+from raysearch.core.problem import Problem
+from raysearch.core.site import Sites
+from raysearch.errors import UserError
 from raysearch.ledger.ledger import Ledger
 from raysearch.models.loading import describe
 from raysearch.models.spec import ModelSpec
@@ -70,7 +78,7 @@ def has_whole_groups(mask: Mask) -> bool:
 def test_exhaustive_finds_the_best_of_all_masks_of_groups(world: World, gpt_oss: Path, cwd: Path) -> None:
     options = {"searcher": "exhaustive", "remove": 4, "screening": "off"}
     unlimited = search(world, gpt_oss, **options)
-    losses = {trial.mask: trial.loss for trial in unlimited.trials if len(trial.mask) == 4}
+    losses = {trial.mask: trial.loss for trial in unlimited.trials if trial.loss is not None and trial.mask}
     assert len(losses) == 126
     allowed = {mask: loss for mask, loss in losses.items() if has_whole_groups(mask)}
     assert len(allowed) == 6
@@ -140,6 +148,51 @@ def test_wrong_targets_and_numbers_are_refused(world: World, gpt_oss: Path, cwd:
         {"target": "vllm", "remove": 8, "protect": "[4]"},
     ]
     sentences.refused_each(lambda **changes: search(world, gpt_oss, **changes), cases)
+
+
+#: Families of which some runtimes derive properties of layers from places, with numbers of layers.
+FAMILIES = {
+    "gpt_oss": 9,
+    "gemma3_text": 14,
+    "gemma4_text": 7,
+    "smollm3": 13,
+    "qwen3_next": 14,
+    "qwen3_5_text": 12,
+    "llama4_text": 13,
+    "cohere2": 9,
+    "minimax": 6,
+    "jamba": 17,
+}
+
+
+def misread(runtime: Runtime, config: PreTrainedConfig, mask: Mask, n_layers: int) -> str | None:
+    """Why a runtime would run another model than the export of a mask; None if it would not."""
+    kept_layers = Sites.of_equal_layers(n_layers).kept_layers(mask)
+    pruned = copy.deepcopy(config)
+    shrink_config(pruned, kept_layers, n_layers)
+    return runtime.misread(Values.of_config(pruned.to_dict()), kept_layers, n_layers)
+
+
+def test_no_legal_mask_is_misread_by_the_target() -> None:
+    n_limited = 0
+    for family, n_layers in FAMILIES.items():
+        settings: dict[str, Any] = {"pad_token_id": None, "num_hidden_layers": n_layers}
+        config = AutoConfig.for_model(family, **settings)
+        for name, runtime in RUNTIMES.items():
+            limits = place_limits(Values.of_config(config.to_dict()), n_layers, [name])
+            try:
+                problem = Problem.of_sites(Sites.of_equal_layers(n_layers), "auto", limits=limits)
+            except UserError:
+                assert misread(runtime, config, Mask.of(0), n_layers), (family, name)
+                continue
+            masks = problem.children([problem.dense])
+            while masks:
+                assert {misread(runtime, config, mask, n_layers) for mask in masks} == {None}, (family, name, masks)
+                masks = tuple(filter(problem.is_legal, problem.children(masks[:20])))
+            if problem.group > 1:
+                n_limited += 1
+                assert misread(runtime, config, Mask.of(0), n_layers), (family, name)
+    assert n_limited >= 8
 
 
 def test_llama_cpp_is_not_limited_where_raysearch_writes_a_list(tmp_path: Path) -> None:
