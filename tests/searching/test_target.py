@@ -19,6 +19,7 @@ from raysearch.configuration import build
 from raysearch.core.mask import Mask
 from raysearch.core.problem import Problem
 from raysearch.core.site import Sites
+from raysearch.core.trial import joint_removals, ranked
 from raysearch.errors import UserError
 from raysearch.ledger.ledger import Ledger
 from raysearch.models.loading import describe
@@ -102,6 +103,21 @@ def test_every_mask_of_a_search_has_whole_groups(searcher: str, world: World, gp
         assert result.removal_order is not None
         assert {*result.removal_order[:2]} in ({2, 3}, {4, 5}, {6, 7})
         assert [*result.best_by_size] == [2, 4]
+
+
+def test_groups_are_compared_as_layers_are(world: World, gpt_oss: Path, cwd: Path) -> None:
+    result = search(world, gpt_oss, searcher="one_shot", screening="off", remove=4, target="vllm")
+    assert result.separation is not None
+    assert (result.separation.by_layer, result.separation.n_others) == (True, 2)
+    singles = {trial.mask: trial.loss for trial in ranked(result.trials) if len(trial.mask) == 2}
+    assert len(singles) == 4
+    *_, worst = (mask for mask in singles if {*mask} <= {*result.removed})
+    assert result.separation.reference == worst
+    assert f"costlier than group {worst}, the costliest of those removed, on these 8 samples" in str(result.separation)
+    (joint,) = joint_removals(result.trials, result.group)
+    deltas = {trial.mask: trial.delta or 0 for trial in result.trials}
+    assert joint.delta == deltas[result.mask]
+    assert joint.summed == pytest.approx(sum(deltas[mask] for mask in singles if {*mask} <= {*result.removed}))
 
 
 def test_a_range_takes_the_multiples_in_it(world: World, gpt_oss: Path, cwd: Path) -> None:
