@@ -180,10 +180,13 @@ _GEMMA4 = ("gemma4", "gemma4unified", "embeddinggemma2", "diffusiongemma")
 #: The properties that transformers gives to the first or the last layer of a model.
 #: Source: transformers 5.23.0, `models/`.
 ENDS = (
-    # gemma4/configuration_gemma4.py:200, and the same line of the others
-    PeriodRule("which layers attend to all tokens", -1, families=dict.fromkeys(_GEMMA4, 0)),
-    PeriodRule("which layers add a bias", -1, families={"gptneoxjapanese": 0}),  # modeling_gpt_neox_japanese.py:318
-    PeriodRule("which layers have a norm before the first one", 0, families={"rwkv": 0}),  # modeling_rwkv.py:331
+    PeriodRule(
+        "which layers attend to all tokens", -1, families=dict.fromkeys(_GEMMA4, 0)
+    ),  # gemma4/configuration_gemma4.py:200, and the same line of the others
+    PeriodRule(
+        "which layer adds a bias", -1, families={"gptneoxjapanese": 0}
+    ),  # gpt_neox_japanese/modeling_gpt_neox_japanese.py:318
+    PeriodRule("which layer begins with a norm", 0, families={"rwkv": 0}),  # rwkv/modeling_rwkv.py:331
 )
 #: The properties that transformers computes from a layer's place.
 #: Source: transformers 5.23.0, `models/`.
@@ -194,7 +197,7 @@ PLACED = (
         ("gpt2",),
         by_depth=False,
         only_with=Key("scale_attn_by_inverse_layer_idx"),
-    ),  # gpt2/modeling_gpt2.py
+    ),  # gpt2/modeling_gpt2.py:99
 )
 
 

@@ -17,6 +17,7 @@ _BLOCKS = "which layers begin a block of residuals"
 _STEP = Key("decoder_sparse_step")
 _INTERVAL = Key("moe_layer_interval")
 _FREQUENCY = Key("moe_layer_freq")
+_BLOCK = Key("attn_res_block_size")
 _GROUP = Key("layer_group_size")
 _INDEX_FREQUENCY = Key("index_topk_freq")
 _INDEX_OFFSET = Key("index_skip_topk_offset")
@@ -52,7 +53,7 @@ PERIODS = (
         {"sarvammoe": None, "sarvammla": None},
         place_key=Key("first_k_dense_replace"),
     ),  # sarvam.py:411
-    PeriodRule(_BLOCKS, 0, Key("attn_res_block_size"), {"kimilinear": None, "kimik3": None}),  # nvidia/model.py:975
+    PeriodRule(_BLOCKS, 0, _BLOCK, {"kimilinear": None, "kimik3": None}),  # kimi_k3/nvidia/model.py:975
     PeriodRule(
         _INDEX,
         -1,
@@ -68,6 +69,6 @@ PERIODS = (
 PLACED = (
     PlacedRule(
         "how fast a layer forgets", ("bailinghybrid", "bailingmoelinear"), unless=_CONVOLUTION
-    ),  # vllm/model_executor/layers/mamba/linear/bailing_linear_attn.py:482
+    ),  # layers/mamba/linear/bailing_linear_attn.py:482
     PlacedRule("which experts a layer shares", ("interns2mobius",), by_depth=False),  # interns2_mobius.py:268
 )

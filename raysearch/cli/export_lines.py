@@ -126,18 +126,16 @@ def _runtime_lines(readings: Sequence[Reading], out: Path) -> list[str]:
     lines = []
     by_rules = []
     for reading in readings:
-        if not reading.fits:
-            lines.append(reading.sentence)
-            continue
-        runtime = RUNTIMES[reading.runtime]
-        commands = " && ".join(runtime.commands(str(out.expanduser())))
-        if reading.ran is None:
-            by_rules.append(f"  {runtime.text}: {commands}")
-        else:
-            lines.append(f"{runtime.text} ran it ({reading.ran}): {commands}")
+        if reading.fits:
+            runtime = RUNTIMES[reading.runtime]
+            commands = " && ".join(runtime.commands(str(out.expanduser())))
+            if reading.ran is None:
+                by_rules.append(f"  {runtime.text}: {commands}")
+            else:
+                lines.append(f"{runtime.text} ran it ({reading.ran}): {commands}")
     if by_rules:
         lines += ["Not run, but by their rules these run the same model:", *by_rules]
-    return lines
+    return [*lines, *(reading.sentence for reading in readings if not reading.fits)]
 
 
 def _pushed(url: str | None, public: bool) -> list[str]:

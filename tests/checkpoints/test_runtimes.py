@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from itertools import combinations
 from pathlib import Path
 from typing import Any
 
+from raysearch.checkpoints import mlx, vllm
 from raysearch.checkpoints.llama_cpp import DEPTHS
 from raysearch.checkpoints.periods import WINDOW, Key, PeriodRule, PlacedRule, Values
 from raysearch.checkpoints.runtimes import (
@@ -236,3 +238,18 @@ def test_the_card_has_commands_of_runtimes_that_run_the_model(tmp_path: Path) ->
         assert "| `mlx_lm.generate --model ./out --prompt 'Once upon a time'` |" in card
         for runtime in (VLLM, LLAMA_CPP):
             assert (f"{runtime.text} would run another model: it {_WINDOWS}." in card) is not fits
+
+
+def test_every_rule_names_the_line_that_it_was_read_from() -> None:
+    """`experiments/runtimes/rules.py` compares these lines with the sources of the runtimes."""
+    lines = (Path(__file__).parents[2] / "experiments/runtimes/rules.txt").read_text().splitlines()
+    for module, runtime in ((vllm, VLLM), (mlx, MLX)):
+        text = Path(str(module.__file__)).read_text()
+        places = re.findall(r"# .*?([\w/]+\.py:\d+)", text)
+        assert (
+            len(places)
+            == len(re.findall(r"(?:Period|Placed)Rule\(", text))
+            == len(runtime.periods) + len(runtime.placed)
+        )
+        for place in places:
+            assert any(line.startswith(f"{runtime.title} {place}: ") for line in lines), place
