@@ -115,6 +115,8 @@ class SearchDisplay(Display):
         calibration = f"{header.choices['objective']} on {header.choices['data']}"
         dtype = f", in {header.dtype}" if header.dtype else ""
         self._say(f"[bold]{escape(header.search_id)}[/]: remove {layers} (0-based) by {escape(calibration)}{dtype}")
+        if header.target is not None:
+            self._say(escape(str(header.target)))
         if event.expected is not None:
             self._say(forecast_line(event.expected))
 

@@ -144,7 +144,7 @@ def search_record_tables(
     if result.refinement is not None:
         tables += refinement_parts(measure, result.refinement)
     if any(isinstance(value, list) for value in remarks.values()):
-        tables.append(remark_table(remarks))
+        tables.append(remark_table(remarks, result.group))
     tables.append(trials_table(measure, result.trials, most, refused))
     if gap is not None:
         tables.append(gap_table(measure, gap))
@@ -221,13 +221,23 @@ def gap_table(measure: Measure, gap: Gap) -> Table:
     return table
 
 
-def remark_table(remarks: Mapping[str, Any]) -> Table:
-    """Return the table of the lists that a searcher recorded, one row per layer."""
+def remark_table(remarks: Mapping[str, Any], group: int = 1) -> Table:
+    """Return the table of the lists that a searcher recorded, one row per layer or group of layers.
+
+    Args:
+        remarks: The values by name.
+        group: The number of layers that can only be removed together.
+
+    Returns:
+        The table.
+    """
     lists = {name: value for name, value in remarks.items() if isinstance(value, list)}
-    columns = (column.replace("_", " ") for column in ("layer", *lists))
-    table = new_table("What the searcher made of each layer (0-based)", *columns)
-    for layer, values in enumerate(zip_longest(*lists.values(), fillvalue="")):
-        table.add_row(str(layer), *(value if isinstance(value, str) else rounded(value) for value in values))
+    noun = "layer" if group == 1 else "group"
+    columns = (column.replace("_", " ") for column in (noun, *lists))
+    table = new_table(f"What the searcher made of each {noun} (0-based)", *columns)
+    for row, values in enumerate(zip_longest(*lists.values(), fillvalue="")):
+        label = str(row) if group == 1 else f"from layer {row * group}"
+        table.add_row(label, *(value if isinstance(value, str) else rounded(value) for value in values))
     return table
 
 

@@ -25,6 +25,7 @@ raysearch search remove=1..9                           the best mask for each nu
 raysearch search remove=auto budget.loss=0.1           most layers for at most 0.1 more loss; or budget.readout=10%
 raysearch search remove=auto budget.speedup=1.2        fewest layers for 20 % more speed; or budget.memory=-15%, 6GB
 raysearch search model=Qwen/Qwen3-0.6B model.dtype=bfloat16 data=file data.path=my.txt
+raysearch search target=[vllm,llama.cpp]               only masks that these runtimes run as they are
 raysearch search refine=recover                        the best mask after a short recovery of the three best
 raysearch search calibration=paper_perplexity          perplexity on C4, after the paper
 raysearch search objective=task_margin data=multiple_choice data.path=my-questions.jsonl
@@ -48,7 +49,8 @@ def search(
 
             with Display(out.err) as live:
                 expected = functions.forecast(*overrides, config_dir=config_dir, observer=live)
-            out.answer(expected, forecast_line(expected), *resource_lines(expected))
+            target_lines = () if expected.target is None else expected.target.lines
+            out.answer(expected, *target_lines, forecast_line(expected), *resource_lines(expected))
         else:
             _follow(out, partial(functions.search, *overrides, config_dir=config_dir))
 

@@ -173,6 +173,7 @@ def _search_spec(config: RecordedSearchConfig, values: Mapping[str, Any]) -> Sea
         {**values, "model": model},
         Budget.parse([]) if config.budget is None and config.remove == AUTO else config.budget,
         config.speed,
+        target=config.target,
     )
 
 

@@ -21,6 +21,7 @@ from raysearch.calibration.data import Data
 from raysearch.calibration.objectives.base import Objective
 from raysearch.calibration.objectives.weighted import WeightedObjective
 from raysearch.calibration.rows import Rows
+from raysearch.checkpoints.runtimes import RUNTIMES
 from raysearch.cluster.options import ClusterOptions
 from raysearch.configuration.parts import build_data, build_objective, build_searcher
 from raysearch.core.mask import Mask
@@ -37,7 +38,7 @@ from raysearch.searchers.base import Searcher
 from raysearch.searching.recommendation import Budget
 from raysearch.searching.speed_options import SearchSpeedOptions
 from raysearch.studies.spec import StudyOptions
-from raysearch.text.sentences import as_typed
+from raysearch.text.sentences import as_typed, did_you_mean
 from raysearch.tracking.options import TrackingOptions
 
 OWN = "own"  #: the choice ``data=own`` of a recovery: the data of the recorded search
@@ -149,6 +150,16 @@ def _read_remove(value: Any) -> int | str:
     if remove != AUTO:
         sizes_of(remove)
     return remove
+
+
+def _read_target(value: Any) -> tuple[str, ...]:
+    """Return the names of runtimes, each once; the value is a name, a list of names, or None for none."""
+    names = value if isinstance(value, list) else [] if value is None else [value]
+    for name in names:
+        if name not in RUNTIMES:
+            remedy = did_you_mean(as_typed(name), RUNTIMES)
+            raise UserError(f"target={as_typed(value)} has {as_typed(name)}, which is no runtime; {remedy}")
+    return tuple(name for name in RUNTIMES if name in names)
 
 
 def _read_budget(limits: Mapping[str, Any]) -> Budget | None:
@@ -280,6 +291,7 @@ class RecordedSearchConfig(EvaluationConfig):
         screening: When the evaluation of a mask stops early.
         remove: The number of layers to remove, a range such as ``"1..9"``, or ``"auto"``.
         protect: Layers that are never removed; negative indices count from the end.
+        target: The names of the runtimes that are to run the result; empty for any.
         budget: The limits of ``remove="auto"``; None if none is set.
         speed: How the speeds of a search by budget are measured.
     """
@@ -290,6 +302,7 @@ class RecordedSearchConfig(EvaluationConfig):
     protect: list[int]
     budget: Annotated[Budget | None, built_by(_read_budget)]
     speed: Annotated[SearchSpeedOptions, SECTION]
+    target: Annotated[tuple[str, ...], built_by(_read_target)] = ()
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,7 +1,8 @@
 """The sites of a model: the parts that a mask can remove.
 
 A mask has the indices of the removed sites. `Sites` defines what an index means: how the site is named, which halves of
-layers it removes, and what that saves. Every site is a whole layer, so its index is the layer's number.
+layers it removes, and what that saves. The sites of a model are its layers, so the index of a site is the number of the
+layer. If a target allows only groups of layers, a searcher has the groups as its sites (`Sites.in_groups`).
 
     >>> sites = Sites.of_layers([100, 100, 120])
     >>> mask = Mask.of(0, 2)
@@ -56,6 +57,13 @@ class Site:
             The site with both halves of the layer, with a cost of one layer-forward.
         """
         return cls(str(layer), (Half(layer, "attention"), Half(layer, "mlp")), parameters, cost=1.0)
+
+    @classmethod
+    def of_group(cls, sites: Sequence[Site]) -> Site:
+        """Return the site that is a group of consecutive sites, with a label such as ``4-7``."""
+        label = sites[0].label if len(sites) == 1 else f"{sites[0].label}-{sites[-1].label}"
+        halves = tuple(half for site in sites for half in site.halves)
+        return cls(label, halves, sum(site.parameters for site in sites), sum(site.cost for site in sites))
 
 
 @dataclass(frozen=True, repr=False)
@@ -130,6 +138,14 @@ class Sites(Sequence[Site]):
         return frozenset(
             index for index, site in enumerate(self) if not layer_set.isdisjoint(half.layer for half in site.halves)
         )
+
+    def in_groups(self, size: int) -> Sites:
+        """Return the same parts of the model as groups of `size` sites; the last group may be smaller."""
+        return Sites(tuple(Site.of_group(self[start : start + size]) for start in range(0, len(self), size)))
+
+    def layers_of(self, mask: Mask) -> Mask:
+        """Return the mask of all layers that have a part in the sites of a mask."""
+        return Mask.of(*{half.layer for index in mask for half in self[index].halves})
 
     def remaining(self, mask: Mask) -> tuple[int, ...]:
         """Return the indices of the sites that stay, ascending."""

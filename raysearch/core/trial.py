@@ -73,16 +73,23 @@ class JointRemoval:
     summed: float
 
 
-def joint_removals(trials: Iterable[Trial]) -> list[JointRemoval]:
+def joint_removals(trials: Iterable[Trial], group: int = 1) -> list[JointRemoval]:
     """Return every mask of two or more layers whose layers were also scored alone, in the order of the trials.
 
     Source: Kim et al. 2026 (arXiv 2604.24938), section 3.3: Delta(S) = L(S) - L(dense), and in general the Delta of a
     union is not the sum of its parts' Deltas.
+
+    Args:
+        trials: The trials of a search.
+        group: The number of layers that can only be removed together; groups then take the place of layers.
+
+    Returns:
+        The cost of each such mask, and the sum of the costs of its layers.
     """
     deltas = {trial.mask: trial.delta for trial in trials if trial.delta is not None}
-    deltas_of_layers = {mask.layers[0]: delta for mask, delta in deltas.items() if len(mask) == 1}
+    deltas_alone = {mask.layers[0]: delta for mask, delta in deltas.items() if len(mask) == group}
     return [
-        JointRemoval(len(mask), delta, sum(deltas_of_layers[layer] for layer in mask))
+        JointRemoval(len(mask), delta, sum(deltas_alone[layer] for layer in mask.layers[::group]))
         for mask, delta in deltas.items()
-        if len(mask) > 1 and all(layer in deltas_of_layers for layer in mask)
+        if len(mask) > group and all(layer in deltas_alone for layer in mask.layers[::group])
     ]

@@ -36,8 +36,8 @@ from raysearch.models.reading import (
 from raysearch.models.reading import (
     tokenizer_fingerprint as tokenizer_fingerprint,
 )
-from raysearch.models.source import locate
-from raysearch.models.spec import LocatedModel, ModelInfo, ModelSpec
+from raysearch.models.source import gguf_file, locate
+from raysearch.models.spec import GGUFMetadata, LocatedModel, ModelInfo, ModelSpec
 
 if TYPE_CHECKING:
     import torch
@@ -277,6 +277,8 @@ def describe(spec: ModelSpec) -> ModelInfo:
     key = {"model sizes": identity, "dtype": model.dtype, "attention": model.attention}
     if model.adapter is not None:
         key["adapter"] = adapter_digest(model)
+    if model.digest is not None:
+        key["gguf"] = model.digest
     if (cached := cache.get(key)) is not None:
         return replace(from_json(ModelInfo, cached.decode()), model=model)
     info = _describe(model)
@@ -317,12 +319,34 @@ def _describe(model: LocatedModel) -> ModelInfo:
         max_positions=positions if positions is not None and positions > 0 else None,  # XLNet has -1 for no limit
         dtype=str(resolve_dtype(model.dtype, config)).removeprefix("torch."),
         image_layers=image_layers(config.to_dict()),
+        config=_decoder_config(model, config),
+        gguf=_gguf_metadata(model),
     )
     if model.adapter is not None:
         from raysearch.models.adapter import check_adapter
 
         check_adapter(model, skeleton)
     return info
+
+
+def _decoder_config(model: LocatedModel, config: PreTrainedConfig) -> dict[str, Any]:
+    """Return the values of the decoder's config: those of its file, and for other keys those of transformers."""
+    from transformers import PreTrainedConfig
+
+    in_memory = config.get_text_config().to_dict()
+    if model.gguf is not None:
+        return in_memory
+    in_file, _ = PreTrainedConfig.get_config_dict(**pretrained_arguments(model))
+    return in_memory | (in_file.get("text_config") or in_file)
+
+
+def _gguf_metadata(model: LocatedModel) -> GGUFMetadata | None:
+    """Return the metadata of the model's GGUF file; None if the model is no GGUF file."""
+    file = gguf_file(model)
+    if file is None:
+        return None
+    content = read_content(file, model.name)
+    return GGUFMetadata(content.architecture, content.values)
 
 
 def load_random_layers(info: ModelInfo, layers: Sequence[int]) -> PreTrainedModel:

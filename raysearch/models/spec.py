@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -138,6 +139,19 @@ class LocatedModel(ModelSpec):
 
 
 @dataclass(frozen=True)
+class GGUFMetadata:
+    """The metadata of a GGUF file that describe its layers.
+
+    Args:
+        architecture: The name of the architecture in llama.cpp: ``llama``.
+        values: The values under the architecture's prefix, by key without the prefix.
+    """
+
+    architecture: str
+    values: Mapping[str, Any]
+
+
+@dataclass(frozen=True)
 class ModelInfo:
     """The sizes of a model, which follow from its config; tied weights are counted once."""
 
@@ -151,6 +165,8 @@ class ModelInfo:
     dtype: str  #: of the weights in memory, e.g. ``bfloat16``
     n_streams: int = 1  #: the hidden states of a token that go from layer to layer
     image_layers: tuple[int, ...] = ()  #: the layers at whose places features of images are added; an export needs them
+    config: Mapping[str, Any] = field(default_factory=dict)  #: the part of the config that describes the decoder
+    gguf: GGUFMetadata | None = None  #: of the GGUF file, if the model is one
 
     @property
     def sizes(self) -> ModelSizes:

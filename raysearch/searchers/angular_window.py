@@ -13,6 +13,7 @@ from typing import Literal
 import numpy as np
 from typing_extensions import override
 
+from raysearch.core.mask import Mask
 from raysearch.core.problem import Problem
 from raysearch.core.statistic import Statistic
 from raysearch.errors import UserError
@@ -41,9 +42,12 @@ class AngularWindowSearcher(Searcher):
         windows = runs(problem.free, problem.n_remove)
         if not windows:
             longest = max(length for length in range(1, problem.n_remove) if runs(problem.free, length))
+            size = len(problem.sites.layers_of(problem.singles[0]))
+            n_layers = problem.n_remove * size
+            protected = problem.sites.layers_of(Mask.of(*problem.protected))
             raise UserError(
-                f"remove={problem.n_remove} finds no {problem.n_remove} consecutive layers between those of "
-                f"protect={sorted(problem.protected)}; use remove=1..{longest}, or protect fewer"
+                f"remove={n_layers} finds no {n_layers} consecutive layers between those of "
+                f"protect={[*protected]}; use remove={size}..{longest * size}, or protect fewer"
             )
         statistic = Statistic(f"angular_distance_{self.tokens}")
         rows = yield statistic

@@ -1,6 +1,9 @@
 """Drives a searcher: an oracle answers its requests, and these are checked against `raysearch.searchers.base`.
 
 `run_searcher` drives a search to its end, and `run_rounds` round by round. With `check_requests`, the caller answers.
+
+If layers can only be removed in groups, the searcher has masks of groups (`Problem.of_groups`). Its requests, the
+answers and its result have masks of layers even then: `check_requests` translates.
 """
 
 from __future__ import annotations
@@ -18,6 +21,7 @@ from raysearch.core.mask import Mask
 from raysearch.core.problem import Problem
 from raysearch.core.statistic import Statistic
 from raysearch.searchers.base import Remark, Round, Scores, Searcher, SearchGenerator
+from raysearch.searching.groups import in_layers
 
 _Result = TypeVar("_Result")
 
@@ -58,6 +62,12 @@ def check_requests(searcher: Searcher, problem: Problem, seed: int) -> SearchGen
         ContractError: The searcher does not yield, yields an illegal mask, or returns a mask that is illegal or has no
             score.
     """
+    requests = _checked(searcher, problem.of_groups, seed)
+    return requests if problem.group == 1 else in_layers(requests, problem.of_groups.sites)
+
+
+def _checked(searcher: Searcher, problem: Problem, seed: int) -> SearchGenerator:
+    """Start a search whose requests and result are checked, with masks of the problem's sites."""
     name = type(searcher).__name__
     scored: set[Mask] = set()
     generator = searcher.search(problem, np.random.default_rng(seed))
@@ -84,7 +94,7 @@ def check_requests(searcher: Searcher, problem: Problem, seed: int) -> SearchGen
     except StopIteration as stop:
         mask = stop.value
     if not isinstance(mask, Mask) or not problem.is_solution(mask):
-        raise ContractError(f"{name} returned {mask}, which does not remove {problem.n_remove} legal layers")
+        raise ContractError(f"{name} returned {mask}, which does not remove {problem.n_remove} legal {problem.noun}s")
     if mask not in scored:
         raise ContractError(f"{name} returned {mask} without a score for it")
     return mask

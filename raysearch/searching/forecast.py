@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from raysearch.core.site import Sites
 from raysearch.evaluation.pool import PoolSize
+from raysearch.searching.target import TargetLimits
 
 
 @dataclass(frozen=True)
@@ -43,6 +44,7 @@ class SearchForecast:
         seconds: The time of the rounds on this machine, with the replicas of `pool`, in s; None if it is not known.
         time_source: What `seconds` was measured on, or why it is None; a clause to follow a comma.
         pool: The replicas and their memory; None if the data were not read.
+        target: What the target leaves of the masks; None without a target.
     """
 
     rounds: list[RoundCost] | None
@@ -55,6 +57,7 @@ class SearchForecast:
     seconds: float | None = None
     time_source: str = ""
     pool: PoolSize | None = None
+    target: TargetLimits | None = None
 
     def n_passes(self, sites: Sites) -> float:
         """Return the cost of the largest round on a shard, in forwards of the whole model; infinite if not known.

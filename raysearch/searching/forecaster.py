@@ -94,6 +94,7 @@ def expected_cost(spec: SearchSpec, info: ModelInfo) -> SearchForecast:
         open_ended=spec.searcher.open_ended,
         trainings=refiner.masks if refiner else 0,
         training_steps=refiner.steps if refiner else 0,
+        target=spec.target_limits(info),
     )
 
 
@@ -139,7 +140,7 @@ class Forecaster:
         rounds = _costs(rehearsal.requests, problem.sites, objectives, set() if cached is None else cached)
         if rehearsal.is_whole:
             return rounds
-        masks = searcher.count(problem)
+        masks = searcher.count(problem.of_groups)
         return None if masks is None else rounds + _remaining_rounds(rounds, masks)
 
     def _rehearsal(self, searcher: Searcher, problem: Problem, seed: int) -> _Rehearsal:

@@ -75,7 +75,8 @@ def gap_of(record: SearchRecord, ledger: Ledger) -> Gap:
     mask = result.mask
     size = len(result.removed)
     divisor = result.measure.divisor(result.samples.n_tokens, result.samples.n_samples)
-    problem = Problem.of_sites(result.sites, size, record.settings.protect)
+    limits = None if result.target is None else result.target.limits
+    problem = Problem.of_sites(result.sites, size, record.settings.protect, limits=limits)
     n_shards = len(ledger.evaluations(calibration, [mask]).get(mask, ()))
     n_masks = problem.n_solutions
     rivals = [
@@ -84,10 +85,11 @@ def gap_of(record: SearchRecord, ledger: Ledger) -> Gap:
         if problem.is_solution(rival)
     ]
     if len(rivals) < n_masks:
-        limit = f" searcher.limit={n_masks}" if n_masks > ExhaustiveSearcher.limit else ""
+        options = "" if result.target is None else f" {result.target.override}"
+        options += f" searcher.limit={n_masks}" if n_masks > ExhaustiveSearcher.limit else ""
         raise UserError(
             f"SEARCH={record.search_id} cannot be ranked: {len(rivals):,} of the {n_masks:,} masks of {size} layers "
-            f"are known; get the others with raysearch search searcher=exhaustive remove={size}{limit} screening=off "
+            f"are known; get the others with raysearch search searcher=exhaustive remove={size}{options} screening=off "
             "and the same model, data, objective, protect and seed"
         )
     rank = 1 + sum(loss < result.loss for loss, _ in rivals)

@@ -114,9 +114,14 @@ def warn_of_refused_masks(model: ModelSpec, problem: Problem, remove: int | str,
         observer: Gets the warning.
     """
     sizes = range(1, problem.n_remove + 1) if remove == AUTO else sizes_of(remove)
+    groups = problem.of_groups.sites
+    n_whole = len(problem.sites) // problem.group
+    n_groups = [size // problem.group for size in sizes if size % problem.group == 0 and size <= problem.n_remove]
     # No layer changes its position.
-    ends = [problem.sites.last(size) for size in sizes]
-    moved = [Mask.of(0, *list(end)[1:]) for end in ends]  # every layer moves by one position
+    last_groups = [Mask(tuple(range(n_whole - number, n_whole))) for number in n_groups]
+    ends = [groups.layers_of(mask) for mask in last_groups]
+    # Every layer moves by one position, or by one group.
+    moved = [groups.layers_of(Mask.of(0, *list(mask)[1:])) for mask in last_groups]
     refused = refused_masks(model, [*ends, *moved])
     if refused:
         quantity = "all masks" if all(end in refused for end in ends) else "some masks"

@@ -37,6 +37,8 @@ class ProgressLines(ProgressObserver):
     @override
     def on_search_started(self, event: SearchStarted) -> None:
         self._print(f"remove {event.header.settings.remove} of {event.header.n_layers} layers (0-based)")
+        if event.header.target is not None:
+            self._print(str(event.header.target))
 
     @override
     def on_reading_started(self, event: ReadingStarted) -> None:

@@ -69,9 +69,9 @@ class BudgetedSearch:
         check_readout(self.budget, self.session.measure)
         if not self.budget.gains:
             return
-        sites = self.session.info.sites
-        smallest_first = sorted(self.problem.free, key=lambda site: sites[site].parameters)
-        mask = Mask.of(*smallest_first[-self.problem.n_remove :])
+        groups = self.problem.of_groups
+        smallest_first = sorted(groups.free, key=lambda group: groups.sites[group].parameters)
+        mask = groups.sites.layers_of(Mask.of(*smallest_first[-groups.n_remove :]))
         speed = self.meter(self.session, [mask])[mask]
         _check_memory(self.budget, speed)
         facts = facts_of(mask, 0.0, 0.0, self.session.measure, self.budget, speed=speed)
@@ -314,12 +314,12 @@ def _recorded_speeds(result: SearchResult, ledger: Ledger) -> dict[int, Speed]:
 def _reason(chosen: SizeFacts, sizes: Sequence[SizeFacts], budget: Budget, measure: Measure) -> str:
     """Return a sentence on the chosen size, and on why the next size does not keep to the budget."""
     sentence = f"{count(chosen.n_removed, 'layer')} can go: {_facts(chosen, budget, measure)}"
-    next_number = chosen.n_removed + 1
+    further = [size for size in sizes if size.n_removed > chosen.n_removed]
     extreme = "largest"
     if budget.only_gains:
-        next_number = chosen.n_removed - 1
+        further = [size for size in reversed(sizes) if size.n_removed < chosen.n_removed]
         extreme = "smallest"
-    neighbour = next((size for size in sizes if size.n_removed == next_number), None)
+    neighbour = next(iter(further), None)
     if neighbour is None:
         return f"{sentence}; it is the {extreme} number that was searched"
     if neighbour.keeps:

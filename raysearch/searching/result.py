@@ -24,6 +24,7 @@ from raysearch.searching.recommendation import Recommendation
 from raysearch.searching.refinement import Refinement
 from raysearch.searching.separation import Separation
 from raysearch.searching.settings import SearchSettings
+from raysearch.searching.target import TargetLimits
 from raysearch.searching.work import SearchWork
 from raysearch.text.numbers import added
 
@@ -82,6 +83,7 @@ class SearchHeader:
         dtype: The type of the weights in memory, such as ``bfloat16``; empty in old records without it.
         labels: The labels of the search in its study, by axis; empty without a study.
         parent: The tracker's id of the study, if it has one.
+        target: What the target leaves of the masks; None without a target.
     """
 
     search_id: str
@@ -98,11 +100,17 @@ class SearchHeader:
     dtype: str = ""
     labels: Mapping[str, str] = field(default_factory=dict)
     parent: str | None = None
+    target: TargetLimits | None = None
 
     @property
     def sites(self) -> Sites:
         """The sites of the dense model; records do not contain their sizes, which are all 1 here."""
         return Sites.of_equal_layers(self.n_layers)
+
+    @property
+    def group(self) -> int:
+        """The number of layers that can only be removed together; 1 if the target, or no target, allows all masks."""
+        return 1 if self.target is None else self.target.limits.group
 
     @property
     def settings(self) -> SearchSettings:
@@ -155,7 +163,7 @@ class RoundSummary:
 
 #: The parts of a result whose values are keys of the result in JSON.
 _PARTS = {"work": SearchWork, "samples": SampleCounts, "size": ParameterCounts}
-#: The value of a remark: a number, a text, or a number for each layer.
+#: The value of a remark: a number, a text, or a number for each layer, or for each group that the target allows.
 RemarkValue = NumberOrNan | str | list[NumberOrNan]
 
 

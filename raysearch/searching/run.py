@@ -299,7 +299,8 @@ class _Search:
         """Compare the mask with the others; None if a recovery chose it, or if several losses are combined."""
         if result.refinement is not None or len(self.session.calibrations) > 1:
             return None
-        return separation_of(result.mask, result.trials, self.session.calibrations[0], self.session.ledger)
+        calibration = self.session.calibrations[0]
+        return separation_of(result.mask, result.trials, calibration, self.session.ledger, result.group)
 
     def _write(self, state: State, result: SearchResult | None = None, failure: str | None = None) -> SearchRecord:
         return write_search(self.session.ledger, self.header.search_id, self.spec.config, state, result, failure)
@@ -345,6 +346,7 @@ def _header(spec: SearchSpec, session: EvaluationSession, n_remove: int, context
         dtype=session.info.dtype,
         labels=context.labels,
         parent=context.parent,
+        target=spec.target_limits(session.info),
     )
     return without_secrets(header)
 

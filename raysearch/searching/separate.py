@@ -35,7 +35,9 @@ class _LossGap:
         return self.mean > stdtrit(self.n_samples - 1, 1 - probability_of_error) * self.error
 
 
-def separation_of(mask: Mask, trials: Sequence[Trial], calibration: Calibration, ledger: Ledger) -> Separation | None:
+def separation_of(
+    mask: Mask, trials: Sequence[Trial], calibration: Calibration, ledger: Ledger, group: int = 1
+) -> Separation | None:
     """Compare the mask of a search with the other masks of its size.
 
     Args:
@@ -43,6 +45,7 @@ def separation_of(mask: Mask, trials: Sequence[Trial], calibration: Calibration,
         trials: The trials of the search.
         calibration: The calibration of the search.
         ledger: Contains the losses of samples.
+        group: The number of layers that can only be removed together.
 
     Returns:
         The comparison; None if no other mask was evaluated, or if there is no standard error, since the loss is a sum,
@@ -51,7 +54,7 @@ def separation_of(mask: Mask, trials: Sequence[Trial], calibration: Calibration,
     if calibration.measure.per == "set" or calibration.n_samples < 2:
         return None
     shards_seen = _shards_seen(trials, calibration.n_shards)
-    reference, rivals = _rivals(mask, {trial.mask: trial for trial in trials if trial.mask in shards_seen})
+    reference, rivals = _rivals(mask, {trial.mask: trial for trial in trials if trial.mask in shards_seen}, group)
     if not rivals:
         return None
     differences = [*_differences(reference, {rival: shards_seen[rival] for rival in rivals}, calibration, ledger)]
@@ -84,19 +87,17 @@ def _shards_seen(trials: Sequence[Trial], n_shards: int) -> dict[Mask, int]:
     return seen
 
 
-def _rivals(mask: Mask, trials: Mapping[Mask, Trial]) -> tuple[Mask, list[Mask]]:
+def _rivals(mask: Mask, trials: Mapping[Mask, Trial], group: int) -> tuple[Mask, list[Mask]]:
     """Return the reference of the comparison, and the masks that are compared with it."""
     same_size = [rival for rival in trials if len(rival) == len(mask) and rival != mask]
-    if same_size or len(mask) < 2:
+    if same_size or len(mask) < 2 * group:
         return mask, same_size
-    single_trials = {layer: trials.get(Mask.of(layer)) for layer in mask}
-    losses = {
-        layer: trial.loss for layer, trial in single_trials.items() if trial is not None and trial.loss is not None
-    }
-    if len(losses) < len(mask):
+    singles = [Mask(mask.layers[start : start + group]) for start in range(0, len(mask), group)]
+    losses = {single: trial.loss for single in singles if (trial := trials.get(single)) and trial.loss is not None}
+    if len(losses) < len(singles):
         return mask, []
-    worst = Mask.of(max(losses, key=lambda layer: (losses[layer], layer)))
-    return worst, [rival for rival in trials if len(rival) == 1 and rival.layers[0] not in mask]
+    worst = max(losses, key=lambda single: (losses[single], single))
+    return worst, [rival for rival in trials if len(rival) == group and rival.layers[0] not in mask]
 
 
 def _differences(

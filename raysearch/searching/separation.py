@@ -20,7 +20,8 @@ class Separation:
     all text of this kind is the mask of the search, or one of those that are not significantly worse.
 
     Args:
-        reference: The mask that others are compared with: the mask of the search; or its worst layer if `by_layer`.
+        reference: The mask that others are compared with: the mask of the search; or its worst layer, or
+            group of layers, if `by_layer`.
         by_layer: Whether the search evaluated no other mask of the same size. Then each layer that stays is compared,
             by its loss when removed alone, with the worst removed layer.
         n_others: The number of other masks.
@@ -46,9 +47,10 @@ class Separation:
         basis = f"on these {count(self.n_samples, 'sample')} ({self.confidence:.0%} confidence)"
         number = f"{self.n_not_worse:,}" if self.n_not_worse else "none"
         if self.by_layer:
-            layer = f"layer {self.reference.layers[0]}, the costliest of those removed"
-            sentence = f"Each alone, not significantly costlier than {layer}, {basis}: {number} of the "
-            sentence += f"{count(self.n_others, 'layer')} that stay"
+            first, *others = self.reference
+            noun, name = ("group", str(self.reference)) if others else ("layer", str(first))
+            sentence = f"Each alone, not significantly costlier than {noun} {name}, the costliest of those removed, "
+            sentence += f"{basis}: {number} of the {count(self.n_others, noun)} that stay"
         else:
             other_masks = f"{count(self.n_others, 'other mask')} of {count(len(self.reference), 'layer')}"
             sentence = f"Not significantly worse than this mask {basis}: {number} of the {other_masks}"

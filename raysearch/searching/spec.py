@@ -22,6 +22,7 @@ from raysearch.searching.refinement import Refinement
 from raysearch.searching.search_record import SearchRecord
 from raysearch.searching.settings import SearchSettings
 from raysearch.searching.speed_options import SearchSpeedOptions
+from raysearch.searching.target import TargetLimits, limits_of
 
 
 class Refiner(Protocol):
@@ -91,6 +92,8 @@ class SearchSpec:
         budget: The budget of ``remove="auto"``; else None.
         speed: How the speeds of a search by budget are measured.
         refiner: Recovers the best masks before the best one is chosen; None to choose by their losses alone.
+        target: The names of the runtimes that are to run the result; empty for any. Masks that one of them would run as
+            another model are not proposed.
 
     Raises:
         UserError: The parts contradict each other.
@@ -106,6 +109,7 @@ class SearchSpec:
     budget: Budget | None = None
     speed: SearchSpeedOptions = field(default_factory=SearchSpeedOptions)
     refiner: Refiner | None = None
+    target: Sequence[str] = ()
 
     def __post_init__(self) -> None:
         if self.budget is not None and self.remove != AUTO:
@@ -147,10 +151,11 @@ class SearchSpec:
         """Return the space of legal masks.
 
         Raises:
-            UserError: `remove` or `protect` does not fit the model, or the data have images and a mask may remove a
-                layer at whose place the model adds features of images.
+            UserError: `remove` or `protect` does not fit the model or the target, or the data have images and a mask
+                may remove a layer at whose place the model adds features of images.
         """
-        problem = Problem.of_sites(info.sites, self.remove, self.protect, self.evaluation.model.name)
+        limits = limits_of(info, self.target)
+        problem = Problem.of_sites(info.sites, self.remove, self.protect, self.evaluation.model.name, limits)
         needed = list(info.image_layers)
         has_images = any(calibration.data.format.has_images for calibration in self.evaluation.calibrations)
         if has_images and not info.sites.in_layers(needed) <= problem.protected:
@@ -159,6 +164,16 @@ class SearchSpec:
                 f"without one of them cannot be judged on images; use protect={needed}"
             )
         return problem
+
+    def target_limits(self, info: ModelInfo) -> TargetLimits | None:
+        """Return what the target leaves of the masks; None without a target."""
+        if not self.target:
+            return None
+        problem = self.problem(info)
+        n_remove = problem.n_remove
+        n_without = Problem.of_sites(info.sites, n_remove, self.protect).n_solutions
+        limits = limits_of(info, self.target)
+        return TargetLimits(tuple(self.target), limits, info.sites.n_layers, n_remove, problem.n_solutions, n_without)
 
     def with_absolute_paths(self) -> SearchSpec:
         """Return the same search with absolute paths, for a process in any folder."""
@@ -173,6 +188,8 @@ class SearchSpec:
             "protect": sorted(self.protect),
             "seed": self.seed,
         }
+        if self.target:
+            identity["target"] = self.target
         if self.evaluation.screening is not None:
             identity["screening"] = identity_of(self.evaluation.screening)
         if self.budget is not None:

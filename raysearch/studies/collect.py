@@ -118,7 +118,7 @@ def _outcome(result: SearchResult, assessed: AssessedMasks) -> Outcome:
         path={len(trial.mask): trial.loss for trial in result.path if trial.loss is not None},
         best_so_far=_best_so_far(result.trials, len(result.removed)),
         assessed=assessed.of(result.mask),
-        joint_removals=joint_removals(result.trials),
+        joint_removals=joint_removals(result.trials, result.group),
         items=assessed.items.get(str(result.mask), {}),
         n_samples=result.samples.n_samples,
         source=_source(result.config),

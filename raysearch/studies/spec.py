@@ -177,10 +177,11 @@ class StudySpec:
     def study_id(self) -> str:
         """The study's id. It depends on the searches and their budget, not on where and how they run."""
         ignored = ("store", "ledger", "cluster", "tracking", "refine", "choices")  # choices only name other values
-        searches = [
-            [cell.labels, {key: value for key, value in cell.search.config.items() if key not in ignored}]
-            for cell in self.cells
-        ]
+        searches = []
+        for cell in self.cells:
+            unset = () if cell.search.target else ("target",)
+            config = {key: value for key, value in cell.search.config.items() if key not in (*ignored, *unset)}
+            searches.append([cell.labels, config])
         return f"{self.options.name}-{digest([searches, self.options.stop.limits], 8)}"
 
     @property
@@ -242,6 +243,7 @@ def drawn_once(cells: Sequence[Cell]) -> list[str]:
 
 def _same_but_seed(first: Cell, second: Cell) -> bool:
     def without_seed(cell: Cell) -> tuple[Any, ...]:
-        return cell.labels | {"seed": ""}, cell.search.searcher, cell.search.protect, cell.search.evaluation
+        search = cell.search
+        return cell.labels | {"seed": ""}, search.searcher, search.protect, search.target, search.evaluation
 
     return first.search.seed != second.search.seed and without_seed(first) == without_seed(second)

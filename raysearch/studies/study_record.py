@@ -38,6 +38,7 @@ class CellRecord:
             there are none.
         held_out_by_draw: The same loss on each other draw, by its label; empty in older records.
         n_free: How many layers are not protected, so that they may be removed; None if unknown.
+        group: The number of layers that its target allows to remove only together.
     """
 
     model: str
@@ -54,6 +55,7 @@ class CellRecord:
     held_out: float | None = None
     held_out_by_draw: Mapping[str, float] = field(default_factory=dict)
     n_free: int | None = None
+    group: int = 1
 
     @property
     def named(self) -> dict[str, float]:

@@ -76,12 +76,13 @@ def record_study(
         masks = {number: results[number].mask for number in model_group.cells if number in results}
         for draws in draws_of(model_group):
             held_out |= held_out_losses(draws, masks, ledger)
+    problems = [cell.search.problem(group_of_cell[number].info) for number, cell in enumerate(study.cells)]
     cells = tuple(
         CellRecord(
             model=cell.model,
             calibration=cell.calibration,
             searcher=cell.searcher,
-            remove=cell.search.sizes[-1],
+            remove=problem.n_remove,
             seed=cell.search.seed,
             search_id=search_id,
             layer_forwards_shared=shared.get(number),
@@ -91,9 +92,10 @@ def record_study(
             stochastic=cell.search.searcher.stochastic,
             held_out=fmean(held_out[number].values()) if number in held_out else None,
             held_out_by_draw=held_out.get(number, {}),
-            n_free=len(cell.search.problem(group_of_cell[number].info).free),
+            n_free=len(problem.free),
+            group=problem.group,
         )
-        for number, (cell, search_id) in enumerate(zip(study.cells, search_ids, strict=True))
+        for number, (cell, search_id, problem) in enumerate(zip(study.cells, search_ids, problems, strict=True))
     )
     facts = _facts(study, model_groups)
 

@@ -13,13 +13,16 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
 from typing_extensions import override
 
 from raysearch.core.mask import Mask
+from raysearch.core.place_limits import PlaceLimits
 from raysearch.core.problem import Problem
+from raysearch.core.site import Sites
 from raysearch.core.statistic import Statistic
 from raysearch.searchers.base import Accepted, Dropped, Failed, Loss, Outcome, Remark, Round, Scores, Searcher
 from raysearch.searching.driver import Oracle, run_searcher
@@ -33,6 +36,8 @@ class SearcherSuite:
     """Tests that every searcher must pass, on toy losses whose optimum is known. Override `make_searcher`."""
 
     problem = Problem.create(n_layers=12, remove=4, protect=[0, -1])
+    #: Groups of two layers, of which the first stays, and a layer after the last group.
+    grouped_problem = Problem.of_sites(Sites.of_equal_layers(21), remove=8, protect=[1], limits=PlaceLimits(group=2))
 
     def make_searcher(self) -> Searcher:
         """Return a fresh searcher."""
@@ -112,7 +117,9 @@ class SearcherSuite:
         """A searcher that `solves_additive` finds the optimum of an additive loss: the M cheapest layers."""
         loss = additive_loss(self.problem, seed=4)
         best, _ = self.drive(loss)
-        optimum = Mask.of(*sorted(self.problem.free, key=lambda layer: loss(Mask.of(layer)))[: self.problem.n_remove])
+        groups = self.problem.of_groups
+        cheapest_first = sorted(self.problem.singles, key=loss)
+        optimum = Mask.of(*(layer for single in cheapest_first[: groups.n_remove] for layer in single))
         if self.make_searcher().solves_additive:
             assert best == optimum, (
                 "not the optimum of an additive loss; if it need not be, say solves_additive = False"
@@ -127,10 +134,21 @@ class SearcherSuite:
 
     def test_smallest_and_largest_problems(self) -> None:
         """The searcher can remove one layer, and all layers that are not protected."""
-        for remove in (1, len(self.problem.free)):
-            problem = Problem(self.problem.sites, remove, self.problem.protected)
+        for remove in (self.problem.group, len(self.problem.free)):
+            problem = replace(self.problem, n_remove=remove)
             best, _ = self.drive(additive_loss(problem, seed=6), problem=problem)
             assert problem.is_solution(best)
+
+    def test_removes_whole_groups(self) -> None:
+        """If layers can only be removed in groups, the search is that of a model whose layers are the groups."""
+        loss = additive_loss(self.grouped_problem, seed=16)  # of which the statistics add up, too
+        best, rounds = self.drive(loss, problem=self.grouped_problem)
+        assert self.grouped_problem.is_solution(best)
+        groups = self.grouped_problem.of_groups
+        best_groups, rounds_of_groups = self.drive(lambda mask: loss(groups.sites.layers_of(mask)), problem=groups)
+        assert best == groups.sites.layers_of(best_groups)
+        masks = [[*map(groups.sites.layers_of, proposed.masks)] for proposed in rounds_of_groups]
+        assert masks == [[*proposed.masks] for proposed in rounds]
 
 
 class ToyOracle(Oracle):

@@ -1,7 +1,11 @@
 from functools import partial
+from itertools import combinations
 
 from raysearch import Mask, Problem
+from raysearch.core.place_limits import PlaceLimits
 from raysearch.core.problem import sizes_of
+from raysearch.core.site import Sites
+from raysearch.errors import UserError
 from tests.sentences import Sentences
 
 
@@ -54,3 +58,65 @@ def test_impossible_sizes_are_refused(sentences: Sentences):
         "1..7",
     ]
     sentences.refused_each(partial(Problem.create, 7), cases)
+
+
+#: Three groups of four layers, and two layers after them.
+_FOURS = PlaceLimits(group=4, reasons=("Runtime 1.0 derives which layers attend from their places, one in 4",))
+
+
+def _of_fours(remove: int | str, protect: list[int]) -> Problem:
+    return Problem.of_sites(Sites.of_equal_layers(14), remove, protect, limits=_FOURS)
+
+
+def test_groups_are_removed_as_a_whole():
+    problem = _of_fours(4, [5])
+    assert problem.protected == {4, 5, 6, 7, 12, 13}
+    assert problem.singles == (Mask.of(0, 1, 2, 3), Mask.of(8, 9, 10, 11))
+    assert problem.children(problem.singles[:1]) == (Mask.of(0, 1, 2, 3, 8, 9, 10, 11),)
+    legal = [mask for n in range(14) for mask in map(Mask, combinations(range(14), n)) if problem.is_legal(mask)]
+    assert legal == [Mask(), *problem.singles, Mask.of(0, 1, 2, 3, 8, 9, 10, 11)]
+    assert sum(map(problem.is_solution, legal)) == problem.n_solutions == 2
+
+
+def test_a_searcher_gets_the_groups_as_sites():
+    problem = _of_fours(8, [5])
+    groups = problem.of_groups
+    assert [site.label for site in groups.sites] == ["0-3", "4-7", "8-11", "12-13"]
+    assert (groups.n_remove, groups.noun) == (2, "group")
+    assert groups.protected == {1, 3}
+    assert groups.sites.total_cost == groups.sites.n_layers == 14
+    assert [*map(groups.sites.layers_of, groups.singles)] == [*problem.singles]
+    assert groups.sites.parameters(Mask.of(0, 3)) == 6
+    without_groups = Problem.create(14, 8)
+    assert without_groups.of_groups is without_groups
+
+
+def test_multiples_of_groups_count():
+    sizes: dict[int | str, int] = {4: 4, 8: 8, "1..9": 8, "1..4": 4, "auto": 12}
+    assert {remove: _of_fours(remove, []).n_remove for remove in sizes} == sizes
+
+
+def test_what_a_target_does_not_allow_is_refused(sentences: Sentences):
+    cases = [(3, []), (6, []), ("1..3", []), ("9..11", []), (12, [0]), (0, []), (4, [0, 4, 8])]
+    sentences.refused_each(_of_fours, [{"remove": remove, "protect": protect} for remove, protect in cases])
+
+
+def test_numbers_of_layers_that_a_target_does_not_allow(sentences: Sentences):
+    limits = PlaceLimits(reasons=("Runtime 1.0 takes 26 layers for another model",), refused_depths=frozenset({26}))
+
+    def problem(remove: int | str) -> Problem:
+        return Problem.of_sites(Sites.of_equal_layers(28), remove, limits=limits)
+
+    assert [problem(remove).n_remove for remove in (1, 3, "1..2", "3..9")] == [1, 3, 1, 9]
+    sentences.refused_each(problem, [2, "1..9", "auto"])
+
+
+def test_a_target_may_allow_nothing(sentences: Sentences):
+    limits = PlaceLimits(protected=frozenset(range(4)), reasons=("Runtime 1.0 computes slopes from places",))
+    with sentences.refused(UserError):
+        Problem.of_sites(Sites.of_equal_layers(4), 1, limits=limits)
+
+
+def test_limits_of_two_runtimes():
+    both = PlaceLimits(4, frozenset({1}), ("a",)) | PlaceLimits(6, frozenset({7}), ("a", "b"), frozenset({9}))
+    assert both == PlaceLimits(12, frozenset({1, 7}), ("a", "b"), frozenset({9}))

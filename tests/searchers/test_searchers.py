@@ -12,7 +12,9 @@ from raysearch.bridges.nevergrad import NevergradSearcher
 from raysearch.bridges.tune_algorithm import TuneAlgorithmSearcher
 from raysearch.configuration.parts import build_searcher, conf_dir
 from raysearch.core.mask import Mask
+from raysearch.core.place_limits import PlaceLimits
 from raysearch.core.problem import Problem
+from raysearch.core.site import Sites
 from raysearch.errors import EvaluationError, UserError
 from raysearch.searchers.angular_window import AngularWindowSearcher
 from raysearch.searchers.bayesian import BayesianSearcher
@@ -118,6 +120,19 @@ class TestShippedSearchers(SearcherSuite):
         for largest in (0, 1):  # no layer can be ablated; no mask of two layers can be evaluated
             with pytest.raises(EvaluationError, match="the loss is nan"):
                 self.drive(fails_beyond(largest), problem=problem)
+
+
+class TestShippedSearchersOnGroups(SearcherSuite):
+    """The whole suite on a problem whose layers can only be removed in groups."""
+
+    problem = Problem.of_sites(Sites.of_equal_layers(25), remove=6, protect=[0, -1], limits=PlaceLimits(group=2))
+
+    @pytest.fixture(autouse=True)
+    def _name(self, name):
+        self.name = name
+
+    def make_searcher(self):
+        return short(self.name)
 
 
 @pytest.mark.parametrize("name", ROUNDS)

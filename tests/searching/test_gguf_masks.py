@@ -8,7 +8,9 @@ from typing import Any
 from typing_extensions import override
 
 import raysearch
+from raysearch.core.place_limits import PlaceLimits
 from raysearch.core.problem import Problem
+from raysearch.core.site import Sites
 from raysearch.models.spec import ModelSpec
 from raysearch.searching.events import WarningRaised
 from raysearch.searching.notices import warn_of_refused_masks
@@ -42,6 +44,15 @@ def test_the_warning_gives_the_reason_of_the_refusal(tmp_path: Path) -> None:
     shared = write_llama(tmp_path / "shared.gguf", 8, **keys)
     (warning,) = warnings_of(shared, 2, 2)
     assert warning.startswith("export --gguf will refuse all masks of this search: ")
+
+
+def test_groups_that_a_target_allows_are_not_refused(tmp_path: Path) -> None:
+    smollm3 = write_llama(tmp_path / "smollm3.gguf", 10, architecture="smollm3")
+    problem = Problem.of_sites(Sites.of_equal_layers(10), 8, limits=PlaceLimits(group=4))
+    observer = Listener()
+    for remove in (8, "1..9", "auto"):
+        warn_of_refused_masks(ModelSpec("tiny", str(smollm3)), problem, remove, observer)
+    assert not observer.warnings
 
 
 def test_a_search_warns(tmp_path: Path) -> None:

@@ -25,6 +25,8 @@ def test_every_combination_in_the_order_of_the_axes():
 def test_labels_by_dimension():
     combination = combinations_of({"objective": ["kl"], "data": ["c4"], "data.samples": [8], "searcher.width": [2]})[0]
     assert combination.label("calibration") == "kl, c4, samples=8"
+    labels = [combination.label("calibration") for combination in combinations_of({"target": [None, "vllm"]})]
+    assert labels == ["target=null", "target=vllm"]
     assert combination.label("searcher") == "width=2"
     assert combination.label("model") is None
 

@@ -169,7 +169,8 @@ def _agreement(setting: Setting, cells: pd.DataFrame, sites: Sites) -> MaskAgree
         for first, second in itertools.combinations(searcher_masks, 2)
     ]
     removed = [set(layers) for layers in cells["removed"]]
-    n_free = cells["n_free"].fillna(len(sites)).iloc[0]
+    n_free = int(cells["n_free"].fillna(len(sites)).iloc[0])
+    group = int(cells["group"].fillna(1).iloc[0])  # groups are shared as layers are
     return MaskAgreement(
         setting=setting,
         n_searchers=cells["searcher"].nunique(),
@@ -178,7 +179,7 @@ def _agreement(setting: Setting, cells: pd.DataFrame, sites: Sites) -> MaskAgree
         highest=max(pairs, default=None),
         removed_by_all=len(set.intersection(*removed)),
         removed_by_any=len(set.union(*removed)),
-        chance=expected_jaccard(int(n_free), setting.remove),
+        chance=expected_jaccard(n_free // group, setting.remove // group),
         between_seeds=fmean(between_seeds) if between_seeds else None,
         between_draws=fmean(between_draws) if between_draws else None,
     )

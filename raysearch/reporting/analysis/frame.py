@@ -30,7 +30,7 @@ _DECLARED = ("uses_objective", "stochastic")
 _OUTCOME_COLUMNS = ("comparable", "removed", "measure", "unit", "items", "held_out_by_draw", "source")
 _NUMBERS = (
     "dense_loss", "loss", "loss_error", "delta", "error_to_best", "held_out", "held_out_error", "evaluations",
-    "n_free", "n_samples", "layer_forwards_alone", "layer_forwards_naive", "layer_forwards_shared", "seconds",
+    "n_free", "group", "n_samples", "layer_forwards_alone", "layer_forwards_naive", "layer_forwards_shared", "seconds",
 )  # fmt: skip
 
 

@@ -285,7 +285,9 @@ def result_series(result: SearchResult) -> dict[str, list[tuple[int, float]]]:
             series.setdefault(name, []).append((size.n_removed, number))
     for name, value in result.remarks.items():
         if isinstance(value, list):
-            series[_grouped("remark", name)] = list(enumerate(value))[:MAX_POINTS]
+            # the step is the layer, or the first layer of a group that the target allows
+            points = [(place * result.group, number) for place, number in enumerate(value)]
+            series[_grouped("remark", name)] = points[:MAX_POINTS]
     return series
 
 

@@ -1,0 +1,92 @@
+"""What the target of a search, the runtimes that are to run its result, leaves of its masks."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from raysearch.checkpoints.periods import Values, family_of
+from raysearch.checkpoints.runtimes import LLAMA_CPP, place_limits
+from raysearch.core.place_limits import PlaceLimits
+from raysearch.models.spec import ModelInfo
+from raysearch.text.numbers import count
+from raysearch.text.sentences import as_typed, listed
+
+
+@dataclass(frozen=True)
+class TargetLimits:
+    """The limits of a search's target, and how many masks they leave.
+
+    Args:
+        runtimes: The names of the runtimes.
+        limits: Their limits.
+        n_layers: N, the layers of the model.
+        n_remove: M, the number of layers to remove; for a range, the largest number.
+        n_masks: The number of masks of M layers that the target leaves.
+        n_without: The number of masks of M layers without a target.
+    """
+
+    runtimes: tuple[str, ...]
+    limits: PlaceLimits
+    n_layers: int
+    n_remove: int
+    n_masks: int
+    n_without: int
+
+    @property
+    def forbids(self) -> bool:
+        """Whether the target forbids a mask."""
+        return bool(self.limits.reasons)
+
+    @property
+    def override(self) -> str:
+        """The target as it is typed."""
+        return f"target={as_typed(self.runtimes[0] if len(self.runtimes) == 1 else self.runtimes)}"
+
+    def __str__(self) -> str:
+        """Return the limits as a line."""
+        if not self.forbids:
+            return f"{self.override} forbids no mask of this model"
+        clauses = []
+        size = self.limits.group
+        n_whole = self.n_layers // size * size
+        if size > 1:
+            first_two = [f"{start}-{start + size - 1}" for start in range(0, n_whole, size)][:2]
+            clauses.append(f"allows only groups of {size} layers ({', '.join([*first_two, '…'])})")
+        staying = sorted({*self.limits.protected, *range(n_whole, self.n_layers)})
+        if staying:
+            clauses.append(f"keeps {count(len(staying), 'layer')} {as_typed(staying)}")
+        if self.limits.refused_depths:
+            clauses.append("limits how many layers may go")
+        masks = f"{self.n_masks:,} of {self.n_without:,} masks of {count(self.n_remove, 'layer')} are left"
+        return f"{self.override} {listed(clauses)}: {masks}"
+
+    @property
+    def lines(self) -> list[str]:
+        """The limits with their reasons, as lines."""
+        return [str(self), *(f"  {reason}" for reason in self.limits.reasons)]
+
+
+def limits_of(info: ModelInfo, runtimes: Sequence[str]) -> PlaceLimits:
+    """Return the limits that runtimes set to the masks of a model.
+
+    llama.cpp runs a model that is a GGUF file from a pruned GGUF file. Other runtimes read a pruned checkpoint; so does
+    llama.cpp's converter if the model is a checkpoint, or a GGUF file with an adapter.
+
+    Args:
+        info: The model.
+        runtimes: The names of the runtimes.
+
+    Returns:
+        The limits of all runtimes together.
+    """
+    n_layers = info.sites.n_layers
+    if info.gguf is None or info.model.adapter is not None:
+        return place_limits(Values.of_config(info.config), n_layers, runtimes)
+    from_checkpoint = [runtime for runtime in runtimes if runtime != LLAMA_CPP.name]
+    limits = place_limits(Values.of_config(info.config), n_layers, from_checkpoint)
+    if LLAMA_CPP.name in runtimes:
+        metadata = info.gguf.values
+        values = Values(family_of(info.gguf.architecture), lambda key: metadata.get(key.gguf or ""), is_gguf=True)
+        limits |= place_limits(values, n_layers, [LLAMA_CPP.name])
+    return limits
