@@ -320,6 +320,10 @@ def _describe(model: LocatedModel) -> ModelInfo:
         dtype=str(resolve_dtype(model.dtype, config)).removeprefix("torch."),
         image_layers=image_layers(config.to_dict()),
         config=_decoder_config(model, config),
+        code={
+            "architectures": config.architectures or [type(skeleton).__name__],
+            "model_type": config.model_type,
+        },
         gguf=_gguf_metadata(model),
     )
     if model.adapter is not None:

@@ -166,6 +166,8 @@ class ModelInfo:
     n_streams: int = 1  #: the hidden states of a token that go from layer to layer
     image_layers: tuple[int, ...] = ()  #: the layers at whose places features of images are added; an export needs them
     config: Mapping[str, Any] = field(default_factory=dict)  #: the part of the config that describes the decoder
+    #: The keys of the config by which runtimes find their code: ``architectures`` and ``model_type``.
+    code: Mapping[str, Any] = field(default_factory=dict)
     gguf: GGUFMetadata | None = None  #: of the GGUF file, if the model is one
 
     @property

@@ -6,8 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from raysearch.checkpoints.periods import Values, family_of
-from raysearch.checkpoints.runtimes import LLAMA_CPP, place_limits
+from raysearch.checkpoints.runtimes import LLAMA_CPP, RUNTIMES, place_limits
 from raysearch.core.place_limits import PlaceLimits
+from raysearch.errors import UserError
 from raysearch.models.spec import ModelInfo
 from raysearch.text.numbers import count
 from raysearch.text.sentences import as_typed, listed
@@ -79,14 +80,23 @@ def limits_of(info: ModelInfo, runtimes: Sequence[str]) -> PlaceLimits:
 
     Returns:
         The limits of all runtimes together.
+
+    Raises:
+        UserError: A runtime has no code for the model.
     """
     n_layers = info.sites.n_layers
-    if info.gguf is None or info.model.adapter is not None:
+    gguf = None if info.model.adapter is not None else info.gguf
+    for name in runtimes:
+        runtime = RUNTIMES[name]
+        unknown = None if runtime is LLAMA_CPP and gguf is not None else runtime.unknown(info.code)
+        if unknown is not None and not runtime.fallback:
+            raise UserError(f"target={name}: {runtime.text} has no code for {unknown}; leave it out")
+    if gguf is None:
         return place_limits(Values.of_config(info.config), n_layers, runtimes)
     from_checkpoint = [runtime for runtime in runtimes if runtime != LLAMA_CPP.name]
     limits = place_limits(Values.of_config(info.config), n_layers, from_checkpoint)
     if LLAMA_CPP.name in runtimes:
-        metadata = info.gguf.values
-        values = Values(family_of(info.gguf.architecture), lambda key: metadata.get(key.gguf or ""), is_gguf=True)
+        metadata = gguf.values
+        values = Values(family_of(gguf.architecture), lambda key: metadata.get(key.gguf or ""), is_gguf=True)
         limits |= place_limits(values, n_layers, [LLAMA_CPP.name])
     return limits

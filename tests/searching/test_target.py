@@ -219,3 +219,10 @@ def test_llama_cpp_is_not_limited_where_raysearch_writes_a_list(tmp_path: Path) 
     assert limits_of(info, ["llama.cpp"]).group == 1
     with_adapter = limits_of(replace(info, gguf=None), ["llama.cpp"])
     assert with_adapter.group == 2, "its converter writes no list"
+
+
+def test_a_target_without_code_for_the_model_is_refused(tmp_path: Path, sentences: Sentences) -> None:
+    tiny("mpt", d_model=16, n_heads=2, n_layers=4).save_pretrained(tmp_path)
+    info = describe(ModelSpec("tiny", str(tmp_path)))
+    with sentences.refused(UserError):
+        limits_of(info, ["vllm", "mlx"])
