@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from typing import Any
+
 import pytest
 import torch
 from transformers import Cache, PreTrainedModel
@@ -36,18 +39,19 @@ def real_bytes(model: PreTrainedModel, n_tokens: int) -> list[int]:
         max_new_tokens=n_new,
         min_new_tokens=n_new,
         do_sample=False,
+        use_cache=True,
         return_dict_in_generate=True,
     )
     (cache,) = (value for value in output.values() if isinstance(value, Cache))
-    return [sum(map(size_of, vars(layer).values())) for layer in cache.layers]
+    return [sum({id(tensor): tensor.nbytes for tensor in tensors_of(vars(layer))}.values()) for layer in cache.layers]
 
 
-def size_of(value: object) -> int:
-    if isinstance(value, torch.Tensor):
-        return value.numel() * value.element_size() if value.ndim else 0  # a scalar is the size of a window
-    if isinstance(value, dict):
-        return sum(map(size_of, value.values()))
-    return 0
+def tensors_of(values: dict[Any, object]) -> Iterator[torch.Tensor]:
+    for value in values.values():
+        if isinstance(value, torch.Tensor) and value.ndim:  # a scalar is the size of a window
+            yield value
+        elif isinstance(value, dict):
+            yield from tensors_of(value)
 
 
 def test_every_byte_is_counted(subtests: pytest.Subtests) -> None:
