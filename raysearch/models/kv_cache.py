@@ -42,11 +42,15 @@ def kv_cache_of(info: ModelInfo, n_tokens: int, n_sequences: int) -> KvCache:
     Raises:
         UnsupportedModelError: transformers keeps no cache for the model, or it does not belong to single layers.
     """
+    return count_kv_cache(model_for_cache(info), n_tokens, n_sequences)
+
+
+def model_for_cache(info: ModelInfo) -> PreTrainedModel:
+    """Return a model on the meta device whose cache has the dtypes of the model."""
     config = load_config(info.model)
     for part in (config, config.get_text_config()):
         vars(part).pop("quantization_config", None)  # layers compute, and so cache, in the dtype of `info`
-    model = without_weights(info.model, config, resolve_dtype(info.dtype, config)).eval()
-    return count_kv_cache(model, n_tokens, n_sequences)
+    return without_weights(info.model, config, resolve_dtype(info.dtype, config)).eval()
 
 
 def count_kv_cache(model: PreTrainedModel, n_tokens: int, n_sequences: int) -> KvCache:
