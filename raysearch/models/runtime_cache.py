@@ -47,7 +47,9 @@ LAYOUTS = {
 }
 
 
-def kv_cache_in(runtime: str, info: ModelInfo, n_tokens: int, n_sequences: int) -> KvCache:
+def kv_cache_in(
+    runtime: str, info: ModelInfo, n_tokens: int, n_sequences: int, block_tokens: int | None = None
+) -> KvCache:
     """Return the KV cache of a model as a runtime allocates it by its default options.
 
     Args:
@@ -55,15 +57,22 @@ def kv_cache_in(runtime: str, info: ModelInfo, n_tokens: int, n_sequences: int) 
         info: The model.
         n_tokens: The tokens of each sequence.
         n_sequences: The sequences that are generated at once.
+        block_tokens: The size of a block, in tokens; None for the runtime's default. vLLM on a CPU has 128.
 
     Returns:
         The bytes of each layer.
 
     Raises:
-        UnsupportedModelError: The cache is not known, because of a state, latent keys, or windows in vLLM.
+        UnsupportedModelError: The cache is not known, because of a state, latent keys and values, or windows in vLLM.
     """
     layout = LAYOUTS[runtime]
+    block_tokens = block_tokens or layout.block_tokens
     model = model_for_cache(info)
+    if getattr(model.config.get_text_config(), "kv_lora_rank", None) is not None:
+        raise UnsupportedModelError(
+            f"the KV cache of {info.model.name} in {runtime} is not known: it has latent keys and values; count it for "
+            "transformers"
+        )
     one, two, all_tokens = (count_kv_cache(model, length, 1).layer_bytes for length in (1, 2, n_tokens))
     unit = 1.0 if layout.dtype_bytes is None else layout.dtype_bytes / (4 if info.dtype == "float32" else 2)
     layer_bytes = []
@@ -73,7 +82,7 @@ def kv_cache_in(runtime: str, info: ModelInfo, n_tokens: int, n_sequences: int) 
                 f"the KV cache of {info.model.name} in {runtime} is not known: layer {layer} keeps a state, not only "
                 "keys and values; count it for transformers"
             )
-        n_cells = _rounded(n_tokens, layout.block_tokens)
+        n_cells = _rounded(n_tokens, block_tokens)
         if at_end < n_tokens * token_bytes:  # transformers keeps the window without the newest token
             if layout.window_tokens is None:
                 raise UnsupportedModelError(
@@ -81,7 +90,7 @@ def kv_cache_in(runtime: str, info: ModelInfo, n_tokens: int, n_sequences: int) 
                     "whose blocks depend on the other layers; count it for transformers"
                 )
             window = at_end // token_bytes + 1
-            n_cells = min(n_cells, _rounded(window + layout.window_tokens, layout.block_tokens))
+            n_cells = min(n_cells, _rounded(window + layout.window_tokens, block_tokens))
         layer_bytes.append(round(n_sequences * n_cells * token_bytes * unit))
     return KvCache(tuple(layer_bytes), n_tokens, n_sequences)
 
