@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from raysearch.assessment.results import SearchAssessment
     from raysearch.checkpoints.gguf_healing import HealedGGUF
     from raysearch.checkpoints.gguf_pruning import GGUFExport
+    from raysearch.core.kv_cache import KvCache
     from raysearch.ledger.ledger import Ledger
     from raysearch.models.export import ExportResult
     from raysearch.recovery.export import RecoveredExport
@@ -147,7 +148,7 @@ class Search:
         return command_of(record.config) or f"raysearch resume {self.search_id}{ledger_option}"
 
     def recommend(self, *overrides: str, budget: Mapping[str, float | str] | None = None) -> Recommendation:
-        """Return how many layers can be removed within a budget. Nothing is computed: all numbers are in the ledger.
+        """Return how many layers can be removed within a budget. No model runs: losses and speeds are in the ledger.
 
             search.recommend("budget.loss=0.1")
             search.recommend(budget={"readout": "10%", "speedup": 1.2})
@@ -155,15 +156,17 @@ class Search:
         Preferably, the search has a range of sizes: ``remove=1..9``.
 
         Args:
-            *overrides: ``budget.loss``, ``budget.readout``, ``budget.speedup`` and ``budget.memory``, each with its
-                value. Without any, the budget of the search itself (``remove=auto``).
+            *overrides: ``budget.loss``, ``budget.readout``, ``budget.speedup``, ``budget.memory``,
+                ``budget.kv_memory`` and ``budget.latency_ms``, each with its value. Without any, the budget of the
+                search itself (``remove=auto``).
             budget: The same as a mapping.
 
         Returns:
             The recommended number of layers, and the facts of every compared number.
 
         Raises:
-            UserError: The budget is not understood, no number of layers meets it, or there is no result yet.
+            UserError: The budget is not understood, no number of layers meets it, there is no result yet, or the budget
+                limits the KV cache and the model's files are not there or have changed.
         """
         from raysearch.searching.recommend import recommend
         from raysearch.searching.recommendation import Budget
@@ -176,7 +179,9 @@ class Search:
         with self._opened() as (ledger, record):
             result = record.finished_result
             search_budget = None if result.recommendation is None else result.recommendation.budget
-            return recommend(result, new_budget or search_budget or Budget(), ledger)
+            chosen_budget = new_budget or search_budget or Budget()
+            kv_cache = None if chosen_budget.kv_memory is None else self._kv_cache(record, ledger)
+            return recommend(result, chosen_budget, ledger, kv_cache=kv_cache)
 
     def export(
         self,
@@ -539,6 +544,16 @@ class Search:
 
     def _result_or_none(self) -> SearchResult | None:
         return self.own_result or self.record.result
+
+    def _kv_cache(self, record: SearchRecord, ledger: Ledger) -> KvCache:
+        """Return the KV cache of the dense model, for as many tokens as the search's speeds."""
+        from raysearch.models.kv_cache import kv_cache_of
+        from raysearch.models.loading import describe, fingerprint
+
+        spec = self._spec_on_cluster(record, ledger, record.config["cluster"])
+        info = describe(spec.evaluation.model)
+        record.check_weights(fingerprint(info.model))
+        return kv_cache_of(info, spec.speed.n_tokens, spec.speed.batch)
 
     def _spec_on_cluster(self, record: SearchRecord, ledger: Ledger, cluster: Mapping[str, Any]) -> SearchSpec:
         """Return the specification of the search, in its present store and on another cluster."""

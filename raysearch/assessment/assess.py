@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
@@ -17,7 +17,7 @@ from raysearch.assessment.perplexity import measure_perplexities, text_specs
 from raysearch.assessment.probe import ask_probe, probe_problems
 from raysearch.assessment.results import Assessments, Result, SearchAssessment
 from raysearch.assessment.spec import AssessSpec
-from raysearch.assessment.speed import DECODE, MEMORY, measure_speeds
+from raysearch.assessment.speed import measure_speeds, speed_summaries
 from raysearch.assessment.task_files import check_names, find_tasks
 from raysearch.assessment.tracked_assessments import record_assessments
 from raysearch.calibration.calibration import Calibration
@@ -33,11 +33,12 @@ from raysearch.models.loading import describe
 from raysearch.models.spec import ModelInfo, ModelSpec
 from raysearch.searching.notices import warn_of_unknown_tokens
 from raysearch.searching.observer import Observer
-from raysearch.searching.recommend import SpeedMeter
+from raysearch.searching.recommend import SpeedMeter, unmeasured
 from raysearch.searching.recommendation import Speed
 from raysearch.searching.search_record import SearchRecord
 from raysearch.searching.spec import SearchSpec
 from raysearch.searching.speed_options import SpeedOptions
+from raysearch.searching.speeds import masks_of_kinds, speed_of
 
 
 def plan_assessment(
@@ -221,9 +222,10 @@ def assess_search(
 
 
 def speed_meter(options: SpeedOptions, evaluation: EvaluationSpec, observer: Observer) -> SpeedMeter:
-    """Return the function that measures the speeds of a search's masks on its own replicas.
+    """Return the function that returns the speeds of a search's masks, measured on its own replicas.
 
-    It measures each speed only once in the life of a ledger.
+    It measures the dense model and a mask for each kind of layer, only once in the life of a ledger. The speeds of all
+    other masks add up.
 
     Args:
         options: How speed is measured; if it is not enabled, the function returns no speeds.
@@ -231,29 +233,24 @@ def speed_meter(options: SpeedOptions, evaluation: EvaluationSpec, observer: Obs
         observer: Receives the progress.
 
     Returns:
-        A function of a session and masks. It returns the speed of each mask, and measures those that the ledger does
-        not have.
+        The function.
 
     Raises:
         UserError: The options do not fit the model.
     """
     if not options.enabled:
-        return lambda session, masks: {}
+        return unmeasured
     plan = plan_assessment(AssessSpec(speed=options), evaluation.model, evaluation.cluster, evaluation.ledger)
 
-    def measure(session: EvaluationSession, masks: Sequence[Mask]) -> dict[Mask, Speed]:
+    def speeds(session: EvaluationSession, removable: Collection[int], masks: Sequence[Mask]) -> dict[Mask, Speed]:
+        sites = session.info.sites
+        measured_masks = [Mask(), *masks_of_kinds(sites, removable)]
         context = AssessContext(plan, masks, session.ledger, lambda: session.evaluator.pool, observer.assessing)
-        results_by_mask, _ = measure_speeds(context)
-        speeds = {}
-        for mask, results in results_by_mask.items():
-            decoding = results[DECODE.name].retention
-            memory = results[MEMORY.name].retention
-            assert decoding is not None and memory is not None, "speed_results gives both"
-            peak = results[MEMORY.name].estimate.value
-            speeds[mask] = Speed(decoding.value, decoding.error, memory.value - 1, peak)
-        return speeds
+        summaries, _ = speed_summaries(context, measured_masks)
+        speeds_by_mask = {mask: speed_of(mask, sites, summaries) for mask in masks}
+        return {mask: speed for mask, speed in speeds_by_mask.items() if speed is not None}
 
-    return measure
+    return speeds
 
 
 def _overlap(text: Mapping[str, Any], searched: Mapping[str, Any]) -> bool:

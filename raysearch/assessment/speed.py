@@ -1,10 +1,11 @@
-"""Speed and memory of masks and of the dense model, measured in turn by one replica in one run.
+"""Speed, memory and KV cache of masks and of the dense model, measured in turn by one replica in one run.
 
 The dense model is timed again before each mask, so that a slower machine slows both. Errors are those of a median over
 the repeats.
 
-One sequence is generated, as in "On the Limits of Layer Pruning", A.9. Prefill is the time to the first new token;
-decoding is the time from the first to the last new token. Tokens do not change the time, so the prompt is random.
+Sequences are generated, one as in "On the Limits of Layer Pruning", A.9. Prefill is the time to the first new tokens;
+decoding is the time from the first to the last new ones. Tokens do not change the time, so the prompts are random. The
+KV cache is not measured, but counted.
 """
 
 from __future__ import annotations
@@ -29,7 +30,9 @@ from typing_extensions import override
 from raysearch.assessment.context import AssessContext, Assessed
 from raysearch.assessment.results import Result
 from raysearch.core.estimate import Estimate, Metric
+from raysearch.core.kv_cache import KvCache
 from raysearch.core.mask import Mask
+from raysearch.errors import UnsupportedModelError
 from raysearch.evaluation.pool import done_jobs
 from raysearch.evaluation.replica import Replica
 from raysearch.evaluation.unit import Job
@@ -46,6 +49,7 @@ _PROC = Path("/proc/self")
 DECODE = Metric("decode_tokens_per_s", "decoding", "speed", "tokens/s", higher_is_better=True)
 PREFILL = Metric("prefill_tokens_per_s", "prefill", "speed", "tokens/s", higher_is_better=True)
 MEMORY = Metric("peak_memory_bytes", "peak memory", "speed", "bytes", higher_is_better=False)
+KV_CACHE = Metric("kv_cache_bytes", "KV cache", "speed", "bytes", higher_is_better=False)
 
 
 @dataclass(frozen=True)
@@ -65,8 +69,9 @@ class SpeedJob(Job):
         """Time the masks.
 
         Returns:
-            By mask, also for the dense one: the medians, in tokens/s and bytes; each repeat; the same numbers of the
-            dense model timed next to it as ``dense``; and the mask and the machine on which they were measured.
+            By mask, also for the dense one: the medians, in tokens/s and bytes; the seconds of each repeat; the same
+            numbers of the dense model timed next to it as ``dense``; and the mask and the machine on which they were
+            measured. `raysearch.searching.speeds` adds such summaries up.
         """
         stack = replica.stack
         options = self.options
@@ -115,23 +120,65 @@ class SpeedJob(Job):
 
 
 def measure_speeds(context: AssessContext) -> Assessed:
-    """Return the speed and memory of the masks, if enabled; masks of the same speed are measured as one mask."""
+    """Return the speed, memory and KV cache of the masks, if enabled.
+
+    Masks with as many layers of each kind have the same speed, and are measured as one mask.
+    """
     plan = context.plan
     masks = context.masks
-    options = plan.spec.speed
-    if not options.enabled:
+    if not plan.spec.speed.enabled:
         return {mask: {} for mask in masks}, 0
+    sites = plan.info.sites
+    stand_ins = {mask: sites.of_same_speed(mask) for mask in masks}
+    summaries, measured = speed_summaries(context, list(dict.fromkeys(stand_ins.values())))
+    results = {mask: speed_results(summaries[stand_ins[mask]]) for mask in masks}
+    kv_cache = _kv_cache(context)
+    if kv_cache is not None:
+        for mask in masks:
+            size_bytes = kv_cache.size_without(mask, sites)
+            results[mask][KV_CACHE.name] = _kv_result(kv_cache, size_bytes, kv_cache.size_without(Mask(), sites))
+    return results, measured
+
+
+def speed_summaries(context: AssessContext, masks: Sequence[Mask]) -> tuple[dict[Mask, dict[str, Any]], int]:
+    """Return the numbers of masks that `SpeedJob` measures.
+
+    Args:
+        context: The plan, the ledger and the pool.
+        masks: Distinct masks.
+
+    Returns:
+        The numbers by mask, and how many models were measured now.
+    """
+    plan = context.plan
+    options = plan.spec.speed
     name = plan.named({"speed": vars(options), "machine": machine(torch.device(plan.info.model.device))})
-    stand_ins = {mask: plan.info.sites.of_same_speed(mask) for mask in masks}
-    models = list(dict.fromkeys(stand_ins.values()))
-    speeds = plan.recorded(context.ledger, name, models)
-    measured = 0
-    if set(models) - set(speeds):  # measure all of them, since only speeds of one run are comparable
-        context.on_progress(f"speed: {count(len(models), 'model')} in turn")
-        ((_, (_, speeds)),) = done_jobs([SpeedJob(tuple(models), options)], context.make_pool)
-        context.record(name, speeds)
-        measured = len(models)
-    return {mask: speed_results(speeds[stand_ins[mask]]) for mask in masks}, measured
+    summaries = plan.recorded(context.ledger, name, masks)
+    if not set(masks) - set(summaries):
+        return summaries, 0
+    # All of them are measured, since only speeds of one run are comparable.
+    context.on_progress(f"speed: {count(len(masks), 'model')} in turn")
+    ((_, (_, summaries)),) = done_jobs([SpeedJob(tuple(masks), options)], context.make_pool)
+    context.record(name, summaries)
+    return summaries, len(masks)
+
+
+def _kv_cache(context: AssessContext) -> KvCache | None:
+    """Return the KV cache of the dense model; None, with a line that says so, if it is not known."""
+    from raysearch.models.kv_cache import kv_cache_of
+
+    options = context.plan.spec.speed
+    try:
+        return kv_cache_of(context.plan.info, options.n_tokens, options.batch)
+    except UnsupportedModelError as error:
+        context.on_progress(f"speed: {error}")
+        return None
+
+
+def _kv_result(kv_cache: KvCache, size_bytes: int, dense_bytes: int) -> Result:
+    extent = f"{kv_cache.n_sequences} × {kv_cache.n_tokens} tokens, counted"
+    detail = {"dense": dense_bytes, "dense_error": None}
+    return Result(KV_CACHE, Estimate(size_bytes), Estimate(size_bytes / dense_bytes), extent, detail)
 
 
 def speed_results(summary: Mapping[str, Any]) -> dict[str, Result]:
@@ -140,11 +187,13 @@ def speed_results(summary: Mapping[str, Any]) -> dict[str, Result]:
     Args:
         summary: The numbers of a mask that `SpeedJob.run` returns.
     """
-    extent = f"{summary['context_tokens']} + {summary['new_tokens']} tokens, median of {summary['repeats']}"
+    batch = summary["batch"]
+    times = f"{batch} × " if batch > 1 else ""
+    extent = f"{times}{summary['context_tokens']} + {summary['new_tokens']} tokens, median of {summary['repeats']}"
     results = {}
     for metric, tokens, key in (
-        (DECODE, summary["new_tokens"] - 1, "decode_s"),
-        (PREFILL, summary["context_tokens"], "prefill_s"),
+        (DECODE, batch * (summary["new_tokens"] - 1), "decode_s"),
+        (PREFILL, batch * summary["context_tokens"], "prefill_s"),
         (MEMORY, 0, ""),  # measured only once, so without errors
     ):
         value = summary[metric.name]
@@ -192,9 +241,10 @@ class _Clock(BaseStreamer):
 
 
 def _time(model: PreTrainedModel, vocab_size: int, options: SpeedOptions) -> _Timing:
-    """Generate once from a prompt of random tokens."""
+    """Generate once from prompts of random tokens."""
     generator = torch.Generator().manual_seed(0)
-    prompt = torch.randint(min(vocab_size, _LOW_TOKENS), (1, options.context_tokens), generator=generator)
+    shape = options.batch, options.context_tokens
+    prompt = torch.randint(min(vocab_size, _LOW_TOKENS), shape, generator=generator)
     prompt = prompt.to(model.device)
     settings = GenerationConfig(
         max_new_tokens=options.new_tokens, min_new_tokens=options.new_tokens, do_sample=False, pad_token_id=0
@@ -216,11 +266,13 @@ def _summary(timings: Sequence[_Timing], memory: Mapping[str, Any], options: Spe
     prefill_s = [timing.prefill_s for timing in timings]
     decode_s = [timing.decode_s for timing in timings]
     return {
-        DECODE.name: (options.new_tokens - 1) / median(decode_s),
-        PREFILL.name: options.context_tokens / median(prefill_s),
+        DECODE.name: options.batch * (options.new_tokens - 1) / median(decode_s),
+        PREFILL.name: options.batch * options.context_tokens / median(prefill_s),
         **memory,
         "prefill_s": prefill_s,
         "decode_s": decode_s,
+        "latency_s": [timing.prefill_s + timing.decode_s for timing in timings],
+        "batch": options.batch,
         "context_tokens": options.context_tokens,
         "new_tokens": options.new_tokens,
         "repeats": len(timings),

@@ -100,7 +100,8 @@ def _show_search(out: Output, store: Store, name: str, most: int, ranked: bool) 
 def recommend(
     name: SearchName,
     budget: Annotated[
-        list[str] | None, typer.Argument(metavar="BUDGET.KEY=VALUE", help="loss, readout, speedup or memory.")
+        list[str] | None,
+        typer.Argument(metavar="BUDGET.KEY=VALUE", help="loss, readout, speedup, memory, kv_memory or latency_ms."),
     ] = None,
     store_path: StorePath = Path("mlruns"),
     as_json: Json = False,
@@ -113,6 +114,7 @@ def recommend(
     raysearch recommend latest budget.readout=10%        at most 10 % more perplexity, or less accuracy
     raysearch recommend latest budget.speedup=1.2        20 % faster decoding, if raysearch assess measured it
     raysearch recommend latest budget.memory=-15%        15 % less memory; or at most 6 GB, budget.memory=6GB
+    raysearch recommend latest budget.kv_memory=-15%     15 % smaller KV cache, which is counted, not measured
 
     The largest number of layers within the loss is recommended; without a limit of loss, the smallest with enough gain.
     """

@@ -29,10 +29,11 @@ from raysearch.core.problem import sizes_of
 from raysearch.core.trial import Trial
 from raysearch.searching.gguf_masks import refused_masks_of_record
 from raysearch.searching.knee import knee_file
-from raysearch.searching.recommendation import memory_text
+from raysearch.searching.recommendation import kv_memory_text, latency_text, memory_text
 from raysearch.searching.refinement import Refinement
 from raysearch.searching.result import SearchResult
 from raysearch.text.numbers import added, count, duration, rounded, short_duration
+from raysearch.text.numbers import size as size_text
 from raysearch.text.sentences import as_typed
 
 if TYPE_CHECKING:  # slow to import, and `raysearch show` does not need them
@@ -213,26 +214,52 @@ def budget_table(recommendation: Recommendation, refused: Mapping[Mask, str] = N
     """
     measure = recommendation.measure
     budget = recommendation.budget
-    columns = [*loss_columns(measure), "loss over dense", "speed (× dense)", "memory"]
+    has_speeds = budget.kv_memory is None or any(size.speed is not None for size in recommendation.sizes)
+    columns = [*loss_columns(measure), "loss over dense"]
     if measure.readout is not None:
-        columns.insert(3, f"{measure.readout} worse by")
+        columns.append(f"{measure.readout} worse by")
+    if has_speeds:
+        columns += ["speed (× dense)", "memory"]
+    if budget.kv_memory is not None:
+        columns.append("KV cache")
+    if budget.latency_ms is not None:
+        columns.append("time of a request")
     parts = {"speed (× dense)": "speedup", "memory": "memory", f"{measure.readout} worse by": "readout"}
     expendable = [*loss_columns(measure), *reversed(parts)]
     expendable = [column for column in expendable if parts.get(column) not in budget.limits]
     title = f"{recommendation.search_id}: {budget}"
     table = new_table(title, "layers", "removed", *columns, "", expendable=expendable)
-    blank = [""] * (len(columns) - len(loss_columns(measure)) - 2)
-    dense_cells = loss_cells(measure, recommendation.dense_loss)
-    table.add_row("0", "{}", *dense_cells, *blank, "1.00", "", "", end_section=True)
+    dense_cells = dict.fromkeys(columns, "") | _dense_gains(recommendation)
+    if has_speeds:
+        dense_cells["speed (× dense)"] = "1.00"
+    dense_cells |= dict(zip(loss_columns(measure), loss_cells(measure, recommendation.dense_loss), strict=True))
+    table.add_row("0", "{}", *dense_cells.values(), "", end_section=True)
     for size in recommendation.sizes:
         cells = [*loss_cells(measure, size.loss), added(size.delta, size.delta_error)]
         if measure.readout is not None:
             cells.append(_readout_change_cell(size))
-        cells += [_speed_cell(size), "not measured" if size.speed is None else memory_text(size.speed, budget)]
+        if has_speeds:
+            cells += [_speed_cell(size), "not measured" if size.speed is None else memory_text(size.speed, budget)]
+        if budget.kv_memory is not None:
+            cells.append("" if size.kv_memory is None else kv_memory_text(size.kv_memory, budget))
+        if budget.latency_ms is not None:
+            cells.append("not measured" if size.speed is None else latency_text(size.speed))
         misses = [f"misses {limit}" for limit in size.misses] + [f"{limit} within error" for limit in size.unsure]
         note = "recommended" if size.n_removed == recommendation.n_removed else ", ".join(misses)
         table.add_row(str(size.n_removed), marked(size.mask, refused), *cells, note)
     return table
+
+
+def _dense_gains(recommendation: Recommendation) -> dict[str, str]:
+    """Return the cells of the dense model's KV cache and time, by column, as far as the budget limits them."""
+    (first, *_) = recommendation.sizes
+    budget = recommendation.budget
+    cells = {}
+    if budget.kv_memory is not None and first.kv_memory is not None:
+        cells["KV cache"] = size_text(first.kv_memory.dense_bytes)
+    if budget.latency_ms is not None and first.speed is not None and first.speed.dense_latency_ms is not None:
+        cells["time of a request"] = f"{first.speed.dense_latency_ms:.4g} ms"
+    return cells
 
 
 def _speed_cell(size: SizeFacts) -> str:

@@ -56,8 +56,10 @@ _TYPES_OF_KEYS = {
     "masks": "list of lists of integers",
     "model.cache": "true or false",
     "target": "a name, or a list of names, or null",
-    **dict.fromkeys(("budget.loss", "budget.speedup"), "number or null"),
-    **dict.fromkeys(("budget.readout", "budget.memory"), "number, or text with a unit such as `10%`, or null"),
+    **dict.fromkeys(("budget.loss", "budget.speedup", "budget.latency_ms"), "number or null"),
+    **dict.fromkeys(
+        ("budget.readout", "budget.memory", "budget.kv_memory"), "number, or text with a unit such as `10%`, or null"
+    ),
 }
 
 

@@ -38,25 +38,28 @@ class Site:
         halves: The halves of layers that it contains, in the order in which the model runs them.
         parameters: The number of its parameters.
         cost: The cost of running it, in layer-forwards.
+        kind: The number of its kind: sites of one kind take the same time and memory.
     """
 
     label: str
     halves: tuple[Half, ...]
     parameters: int
     cost: float
+    kind: int = 0
 
     @classmethod
-    def of_layer(cls, layer: int, parameters: int) -> Site:
+    def of_layer(cls, layer: int, parameters: int, kind: int = 0) -> Site:
         """Return the site that is a whole layer.
 
         Args:
             layer: The layer, 0-based.
             parameters: The number of its parameters.
+            kind: The number of its kind.
 
         Returns:
             The site with both halves of the layer, with a cost of one layer-forward.
         """
-        return cls(str(layer), (Half(layer, "attention"), Half(layer, "mlp")), parameters, cost=1.0)
+        return cls(str(layer), (Half(layer, "attention"), Half(layer, "mlp")), parameters, cost=1.0, kind=kind)
 
     @classmethod
     def of_group(cls, sites: Sequence[Site]) -> Site:
@@ -77,13 +80,20 @@ class Sites(Sequence[Site]):
     sites: tuple[Site, ...]
 
     @classmethod
-    def of_layers(cls, parameters: Iterable[int]) -> Sites:
+    def of_layers(cls, parameters: Iterable[int], kinds: Iterable[int] | None = None) -> Sites:
         """Return the sites of a model from which whole layers are removed.
 
         Args:
             parameters: The number of parameters of each layer.
+            kinds: The number of the kind of each layer; None if layers with as many parameters are of one kind.
+
+        Returns:
+            A site for each layer.
         """
-        return cls(tuple(Site.of_layer(layer, n_parameters) for layer, n_parameters in enumerate(parameters)))
+        sizes = tuple(parameters)
+        kinds = map(tuple(dict.fromkeys(sizes)).index, sizes) if kinds is None else kinds
+        layers = enumerate(zip(sizes, kinds, strict=True))
+        return cls(tuple(Site.of_layer(layer, n_parameters, kind) for layer, (n_parameters, kind) in layers))
 
     @classmethod
     def of_equal_layers(cls, n_layers: int) -> Sites:
@@ -169,14 +179,18 @@ class Sites(Sequence[Site]):
         """Return the cost of a forward without the mask's sites, in layer-forwards."""
         return self.total_cost - self.cost(mask)
 
-    def of_same_speed(self, mask: Mask) -> Mask:
-        """Return the mask that stands for all masks of the same speed.
+    def by_kind(self, indices: Iterable[int]) -> dict[int, list[int]]:
+        """Return the indices of sites by the kind of the sites, in the given order."""
+        sites_of_kind: dict[int, list[int]] = {}
+        for index in indices:
+            sites_of_kind.setdefault(self[index].kind, []).append(index)
+        return sites_of_kind
 
-        If all sites have one size, the speed depends on the number of removed sites only, and the mask of as many of
-        the last sites stands for them. Otherwise each mask stands for itself.
-        """
-        sizes = {site.parameters for site in self}
-        return self.last(len(mask)) if len(sizes) == 1 else mask
+    def of_same_speed(self, mask: Mask) -> Mask:
+        """Return the mask that stands for all masks of the same speed: of as many sites of each kind, the last ones."""
+        sites_of_kind = self.by_kind(range(len(self)))
+        n_of_kind = {kind: len(indices) for kind, indices in self.by_kind(mask).items()}
+        return Mask.of(*(index for kind, number in n_of_kind.items() for index in sites_of_kind[kind][-number:]))
 
     def text(self, mask: Mask) -> str:
         """Return a mask with the number of all layers: ``{3,5} of 30 layers (0-based)``."""

@@ -40,7 +40,7 @@ class Knee:
         sizes: The numbers of removed layers.
         recommended_size: The recommended number.
         recommended_mask: The text of its mask.
-        panels: That of the loss, and those of speed and memory if they were measured.
+        panels: That of the loss, and those of gains as far as they are known.
     """
 
     title: str
@@ -57,9 +57,9 @@ def draw_knee(knee: Knee) -> Figure:
     """
     from matplotlib.figure import Figure
 
-    has_speeds = len(knee.panels) > 1
-    heights = [2, 1, 1] if has_speeds else [1]
-    figure = Figure(figsize=(8.0, 6.6 if has_speeds else 4.0), layout="constrained")
+    n_gains = len(knee.panels) - 1
+    figure = Figure(figsize=(8.0, 4.0 + 1.3 * n_gains), layout="constrained")
+    heights = [2, *[1] * n_gains]
     all_axes = figure.subplots(len(heights), 1, sharex=True, squeeze=False, height_ratios=heights)[:, 0]
     style.name_figure(figure, knee.title)
     for axes, panel in zip(all_axes, knee.panels, strict=True):

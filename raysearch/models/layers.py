@@ -5,13 +5,14 @@ from __future__ import annotations
 import contextlib
 import inspect
 import itertools
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from types import NoneType
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from transformers import PreTrainedModel
+from transformers import PreTrainedConfig, PreTrainedModel
 
 from raysearch.checkpoints.config_rules import depths
 from raysearch.core.site import Sites
@@ -192,9 +193,45 @@ def layer_lists(model: PreTrainedModel) -> list[nn.ModuleList]:
     return [max(lists, key=lambda part: sum(weights.numel() for weights in part.parameters()))]
 
 
-def sites_of(layers: Iterable[nn.Module]) -> Sites:
-    """Return what a mask can remove from a stack of layers; parameters that a layer shares are counted once."""
-    return Sites.of_layers(sum(weights.numel() for weights in layer.parameters()) for layer in layers)
+def largest_list(model: PreTrainedModel) -> tuple[nn.Module, ...]:
+    """Return the layers of a model that has not run. A vision tower may have as many blocks, but smaller ones.
+
+    Raises:
+        UnsupportedModelError: The model has no list of modules.
+    """
+    lists = layer_lists(model)
+    sizes = [sum(weights.numel() for weights in part.parameters()) for part in lists]
+    return tuple(lists[sizes.index(max(sizes))])
+
+
+def sites_of(layers: Sequence[nn.Module], text: PreTrainedConfig) -> Sites:
+    """Return what a mask can remove from a stack of layers.
+
+    Args:
+        layers: The layers.
+        text: The config of the language model.
+
+    Returns:
+        A site for each layer. Parameters that a layer shares are counted once.
+    """
+    parameters = [sum(weights.numel() for weights in layer.parameters()) for layer in layers]
+    types = getattr(text, "layer_types", None) or [None] * len(layers)
+    traits = [(kind, _traits(layer)) for kind, layer in zip(types, layers, strict=True)]
+    return Sites.of_layers(parameters, map(list(dict.fromkeys(traits)).index, traits))
+
+
+def _traits(layer: nn.Module) -> tuple[Any, ...]:
+    """Return what decides the time and the memory of a layer.
+
+    These are the classes and settings of its modules, such as a window, and the shapes of their weights.
+    """
+    traits: list[Any] = []
+    for name, part in layer.named_modules():
+        shapes = tuple((key, tuple(weights.shape)) for key, weights in part.named_parameters(recurse=False))
+        settings = {key: value for key, value in vars(part).items() if not key.startswith("_")}
+        switches = tuple((key, value) for key, value in settings.items() if isinstance(value, (bool, str, NoneType)))
+        traits.append((name, type(part), shapes, switches, settings.get("sliding_window")))
+    return tuple(traits)
 
 
 @torch.no_grad()

@@ -274,7 +274,7 @@ def describe(spec: ModelSpec) -> ModelInfo:
     if identity is None:
         return _describe(model)
     cache = FileCache(model.cache)
-    key = {"model sizes": identity, "dtype": model.dtype, "attention": model.attention}
+    key = {"model sizes and kinds of layers": identity, "dtype": model.dtype, "attention": model.attention}
     if model.adapter is not None:
         key["adapter"] = adapter_digest(model)
     if model.digest is not None:
@@ -290,7 +290,7 @@ def describe(spec: ModelSpec) -> ModelInfo:
 def _describe(model: LocatedModel) -> ModelInfo:
     """Return a model's sizes, by building it without weights."""
     config = load_config(model)  # before the next import, since it may refuse the model
-    from raysearch.models.layers import layer_lists, sites_of
+    from raysearch.models.layers import largest_list, sites_of
 
     if model.is_hub:  # a replica on another node may start after the branch has changed
         model = replace(model, revision=commit_of(model))
@@ -303,14 +303,13 @@ def _describe(model: LocatedModel) -> ModelInfo:
     if model.gguf is not None:
         with reading(model):
             check_tensors(read_content(model.folder / model.gguf, model.name), skeleton)
-    # A vision tower may have as many blocks; the text stack is the one with the most parameters.
-    layers = max(layer_lists(skeleton), key=_count)
+    layers = largest_list(skeleton)
     head = skeleton.get_output_embeddings()
     embedding: Any = skeleton.get_input_embeddings()
     positions = getattr(text, "max_position_embeddings", getattr(text, "max_seq_len", None))
     info = ModelInfo(
         model=model,
-        sites=sites_of(layers),
+        sites=sites_of(layers, text),
         parameters=_count(skeleton),
         head_parameters=0 if head is None else _count(head),
         vocab_size=text.vocab_size,
@@ -373,17 +372,19 @@ def load_random_layers(info: ModelInfo, layers: Sequence[int]) -> PreTrainedMode
     return built.eval().requires_grad_(False)
 
 
-def without_weights(model: LocatedModel, config: PreTrainedConfig) -> PreTrainedModel:
+def without_weights(model: LocatedModel, config: PreTrainedConfig, dtype: torch.dtype | None = None) -> PreTrainedModel:
     """Build a model on the meta device.
 
     Args:
         model: The model.
         config: The model's config.
+        dtype: The dtype of its weights; None for the config's.
 
     Returns:
         The model, whose parameters have shapes and no values.
     """
-    return _build(model, config, "meta")
+    options = {} if dtype is None else {"dtype": dtype}
+    return _build(model, config, "meta", **options)
 
 
 def _build(model: LocatedModel, config: PreTrainedConfig, device: str, **options: Any) -> PreTrainedModel:

@@ -94,7 +94,7 @@ class LayerStack:
         self.kind: str = model.config.model_type  # for messages
         with self.explained():
             self.layers, self._conventions = find_stack(model)
-            self.sites = sites_of(self.layers)
+            self.sites = sites_of(self.layers, model.config.get_text_config())
             self.vocab_size: int = model.config.get_text_config().vocab_size
             # One graph for all shapes, so that a loss does not depend on which shape came first.
             runners = (torch.compile(layer, dynamic=True) for layer in self.layers)

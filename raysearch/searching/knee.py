@@ -47,7 +47,7 @@ def write_knee(recommendation: Recommendation, store: Path) -> Path:
 
 
 def _figure(recommendation: Recommendation) -> Figure:
-    """Draw the loss over the dense model's by number of layers, and speed and memory if they were measured.
+    """Draw the loss over the dense model's by number of layers; speed and memory if measured; the KV cache if limited.
 
     The recommended number is marked. Dashed lines are the budget, bars are one standard error.
     """
@@ -58,12 +58,26 @@ def _figure(recommendation: Recommendation) -> Figure:
     if speeds:
         decoding = {size: (speed.speedup, speed.error) for size, speed in speeds.items()}
         panels.append(KneePanel("decoding speed\n(× dense)", decoding, budget.speedup))
-        if budget.is_of_bytes:
+        if budget.is_of_bytes("memory"):
             memory = {size: (speed.memory_bytes, None) for size, speed in speeds.items()}
             panels.append(KneePanel("peak memory", memory, budget.memory, size_text))
         else:
             memory = {size: (speed.memory, None) for size, speed in speeds.items()}
             panels.append(KneePanel("peak memory\n(change)", memory, budget.memory, "{:+.0%}".format))
+        if budget.latency_ms is not None:
+            latencies = {
+                size: (speed.latency_ms, speed.latency_error_ms)
+                for size, speed in speeds.items()
+                if speed.latency_ms is not None
+            }
+            panels.append(KneePanel("request (ms)", latencies, budget.latency_ms))
+    kv_memories = {size.n_removed: size.kv_memory for size in recommendation.sizes if size.kv_memory is not None}
+    if kv_memories and budget.is_of_bytes("kv_memory"):
+        kv_sizes = {size: (float(kv_memory.size_bytes), None) for size, kv_memory in kv_memories.items()}
+        panels.append(KneePanel("KV cache", kv_sizes, budget.kv_memory, size_text))
+    elif kv_memories:
+        changes = {size: (kv_memory.change, None) for size, kv_memory in kv_memories.items()}
+        panels.append(KneePanel("KV cache\n(change)", changes, budget.kv_memory, "{:+.0%}".format))
     return draw_knee(
         Knee(
             title=f"{recommendation.model}: {recommendation.n_removed} layers can go by {budget}",

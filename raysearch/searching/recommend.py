@@ -3,37 +3,53 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
+from raysearch.core.kv_cache import KvCache
 from raysearch.core.mask import Mask
 from raysearch.core.measure import Measure
 from raysearch.core.problem import AUTO, Problem
+from raysearch.core.site import Sites
 from raysearch.core.trial import Trial, best_by_size
 from raysearch.errors import UserError
 from raysearch.evaluation.session import EvaluationSession
 from raysearch.ledger.assessments import assessments_with
 from raysearch.ledger.ledger import Ledger
-from raysearch.searching.recommendation import Budget, Recommendation, SizeFacts, Speed, Z, memory_text
+from raysearch.searching.recommendation import (
+    Budget,
+    KvMemory,
+    Recommendation,
+    SizeFacts,
+    Speed,
+    Z,
+    kv_memory_text,
+    latency_text,
+    memory_text,
+)
 from raysearch.searching.result import SearchResult
 from raysearch.searching.search_recorder import SearchRecorder
-from raysearch.stats.estimates import error_of_median
+from raysearch.searching.speeds import Summary, speed_of
 from raysearch.text.numbers import count
 from raysearch.text.numbers import size as size_text
 
 _OTHER_SIZES = "give a larger budget, or search other numbers of layers with remove=1..M"
-_SPEED = "decode_tokens_per_s"  # a key of the recorded results of the speed assessment
-_MEMORY = "peak_memory_bytes"  # another key
+_LATENCY = "latency_s"  # a key of the recorded numbers of each measured mask
+#: The keys of values that are equal for numbers that can be compared.
+_CONDITIONS = ("machine", "threads", "batch", "context_tokens", "new_tokens")
 
-#: Measures the speed and the memory of masks relative to the dense model; returns nothing if speed is not measured.
-SpeedMeter = Callable[[EvaluationSession, Sequence[Mask]], Mapping[Mask, Speed]]
+#: Returns the speed and the memory of masks relative to the dense model; nothing if speed is not measured. It is given
+#: the session, the sites that masks may remove, and the masks.
+SpeedMeter = Callable[[EvaluationSession, Collection[int], Sequence[Mask]], Mapping[Mask, Speed]]
 
 
-def unmeasured(session: EvaluationSession, masks: Sequence[Mask]) -> Mapping[Mask, Speed]:
+def unmeasured(session: EvaluationSession, removable: Collection[int], masks: Sequence[Mask]) -> Mapping[Mask, Speed]:
     """Return no speeds: the meter of a search that measures none.
 
     Args:
         session: The session of the search; not used.
+        removable: The sites that masks may remove; not used.
         masks: The masks; not used.
 
     Returns:
@@ -51,7 +67,8 @@ class BudgetedSearch:
         problem: The space of legal masks; its `n_remove` is the largest number of layers.
         session: Evaluates masks.
         recorder: The trials so far.
-        meter: Measures speeds.
+        meter: Returns speeds.
+        kv_cache: The KV cache of the dense model; None if the budget does not limit it.
     """
 
     budget: Budget
@@ -59,6 +76,7 @@ class BudgetedSearch:
     session: EvaluationSession
     recorder: SearchRecorder
     meter: SpeedMeter
+    kv_cache: KvCache | None = None
 
     def check(self) -> None:
         """Check the budget before the first round.
@@ -69,17 +87,28 @@ class BudgetedSearch:
         check_readout(self.budget, self.session.measure)
         if not self.budget.gains:
             return
+        sites = self.session.info.sites
         groups = self.problem.of_groups
-        smallest_first = sorted(groups.free, key=lambda group: groups.sites[group].parameters)
-        mask = groups.sites.layers_of(Mask.of(*smallest_first[-groups.n_remove :]))
-        speed = self.meter(self.session, [mask])[mask]
-        _check_memory(self.budget, speed)
-        facts = facts_of(mask, 0.0, 0.0, self.session.measure, self.budget, speed=speed)
+
+        def without_largest(size: Callable[[int], float]) -> Mask:
+            """Return the mask of as many groups as may go, of the largest ones."""
+            smallest_first = sorted(groups.free, key=size)
+            return groups.sites.layers_of(Mask.of(*smallest_first[-groups.n_remove :]))
+
+        mask = without_largest(lambda group: groups.sites[group].parameters)
+        speed = self._speeds([mask]).get(mask) if self.budget.measured_gains else None
+        kv_memory = None
+        if (kv_cache := self.kv_cache) is not None:
+            most_saved = without_largest(
+                lambda group: -kv_cache.size_without(groups.sites.layers_of(Mask.of(group)), sites)
+            )
+            kv_memory = kv_memory_of(most_saved, kv_cache, sites)
+        _check_maximum(self.budget, speed, kv_memory)
+        facts = facts_of(mask, 0.0, 0.0, self.session.measure, self.budget, speed=speed, kv_memory=kv_memory)
         if missed := [self.budget.word(part) for part in facts.misses if part in self.budget.gains]:
             raise UserError(
                 f"no mask meets {' and '.join(missed)}: without {count(len(mask), 'layer')}, the most that may go, "
-                f"{self.session.info.model.label} is {speed.speedup:.2f} times as fast, "
-                f"memory {memory_text(speed, self.budget)}; ask for less"
+                f"{self.session.info.model.label} reaches only: {', '.join(_gains(facts, self.budget))}; ask for less"
             )
 
     def mask_at_end(self) -> Mask | None:
@@ -93,7 +122,7 @@ class BudgetedSearch:
             return None
         mask = best[-1].mask
         only_gains = self.budget.only_gains
-        speed = self.meter(self.session, [mask])[mask] if only_gains else None
+        speed = self._speeds([mask]).get(mask) if only_gains and self.budget.measured_gains else None
         (error,) = self.session.delta_errors([mask])
         facts = facts_of(
             mask,
@@ -103,6 +132,7 @@ class BudgetedSearch:
             self.budget,
             error=error,
             speed=speed,
+            kv_memory=self._kv_memory(mask),
         )
         may_lose_more = not {"loss", "readout"}.isdisjoint(facts.misses + facts.unsure)
         is_spent = facts.keeps if only_gains else may_lose_more
@@ -110,16 +140,44 @@ class BudgetedSearch:
 
     def recommend(self, result: SearchResult) -> Recommendation:
         """Return the recommended number of layers to remove (see the function `recommend`)."""
-        measured = self.meter(self.session, [trial.mask for trial in self._best()])
-        return recommend(result, self.budget, self.session.ledger, measured)
+        masks = [trial.mask for trial in self._best()]
+        # A budget of the KV cache alone is exact, and needs no measurement.
+        is_measured = self.budget.measured_gains or self.budget.kv_memory is None
+        measured = self._speeds(masks) if is_measured else {}
+        return recommend(result, self.budget, self.session.ledger, measured, self.kv_cache)
+
+    def _speeds(self, masks: Sequence[Mask]) -> Mapping[Mask, Speed]:
+        return self.meter(self.session, self.problem.free, masks)
+
+    def _kv_memory(self, mask: Mask) -> KvMemory | None:
+        return None if self.kv_cache is None else kv_memory_of(mask, self.kv_cache, self.session.info.sites)
 
     def _best(self) -> tuple[Trial, ...]:
         """Return the best trial of each size so far, ascending."""
         return best_by_size(self.recorder.trials, self.problem.n_remove)
 
 
+def kv_memory_of(mask: Mask, kv_cache: KvCache, sites: Sites) -> KvMemory:
+    """Return the size of the KV cache of a mask.
+
+    Args:
+        mask: The mask.
+        kv_cache: The KV cache of the dense model.
+        sites: The sites of the dense model.
+
+    Returns:
+        The size, and its change relative to the dense model.
+    """
+    size_bytes = kv_cache.size_without(mask, sites)
+    return KvMemory(size_bytes, size_bytes / kv_cache.size_without(Mask(), sites) - 1)
+
+
 def recommend(
-    result: SearchResult, budget: Budget, ledger: Ledger, measured: Mapping[Mask, Speed] | None = None
+    result: SearchResult,
+    budget: Budget,
+    ledger: Ledger,
+    measured: Mapping[Mask, Speed] | None = None,
+    kv_cache: KvCache | None = None,
 ) -> Recommendation:
     """Return the recommended number of layers to remove.
 
@@ -132,6 +190,7 @@ def recommend(
         ledger: The ledger, which may contain speeds.
         measured: Speeds of masks that were measured now. The speeds of other masks come from the recommendation of the
             search, or from the ledger.
+        kv_cache: The KV cache of the dense model; None if the budget does not limit it.
 
     Returns:
         The recommended number of layers with its reason, and the facts of every number.
@@ -140,8 +199,8 @@ def recommend(
         UserError: A part of the budget was not measured, or no number of layers keeps to the budget.
     """
     check_readout(budget, result.measure)
-    sizes = _sizes(result, budget, ledger, measured or {})
-    for part in budget.gains:
+    sizes = _sizes(result, budget, ledger, measured or {}, kv_cache)
+    for part in budget.measured_gains:
         if all(part in size.unknown for size in sizes):
             raise UserError(
                 f"{budget.word(part)} needs speeds, and none are recorded for {result.search_id}; measure them "
@@ -149,8 +208,7 @@ def recommend(
                 + result.settings.places.ledger_option
             )
     for size in sizes:
-        if size.speed is not None:
-            _check_memory(budget, size.speed)
+        _check_maximum(budget, size.speed, size.kv_memory)
     keeping = [size for size in sizes if size.keeps]
     if not keeping:
         near = _nearest(sizes)
@@ -193,13 +251,24 @@ def check_readout(budget: Budget, measure: Measure) -> None:
         )
 
 
-def _check_memory(budget: Budget, speed: Speed) -> None:
-    """Refuse a budget that limits only memory and that the dense model keeps to; `speed` is that of any mask."""
-    dense_bytes = speed.memory_bytes / (1 + speed.memory)
-    if budget.limits.keys() == {"memory"} and dense_bytes <= budget.limits["memory"]:
+def _check_maximum(budget: Budget, speed: Speed | None, kv_memory: KvMemory | None) -> None:
+    """Refuse a budget of a single maximum that the dense model keeps to; the numbers are those of any mask."""
+    (part, *others) = budget.limits
+    if others:
+        return
+    limit = budget.limits[part]
+    dense: tuple[float, str] | None = None
+    if part == "memory" and speed is not None and budget.is_of_bytes(part):
+        dense_bytes = speed.memory_bytes / (1 + speed.memory)
+        dense = dense_bytes, size_text(dense_bytes)
+    elif part == "kv_memory" and kv_memory is not None and budget.is_of_bytes(part):
+        dense = kv_memory.dense_bytes, size_text(kv_memory.dense_bytes)
+    elif part == "latency_ms" and speed is not None and speed.dense_latency_ms is not None:
+        dense = speed.dense_latency_ms, f"{speed.dense_latency_ms:.4g} ms"
+    if dense is not None and dense[0] <= limit:
         raise UserError(
-            f"{budget.word('memory')} is no less than the dense model needs, {size_text(dense_bytes)}, so no layer has "
-            "to go; ask for less"
+            f"{budget.word(part)} is no less than the dense model needs, {dense[1]}, so no layer has to go; ask for "
+            "less"
         )
 
 
@@ -212,6 +281,7 @@ def facts_of(
     *,
     error: float | None = None,
     speed: Speed | None = None,
+    kv_memory: KvMemory | None = None,
 ) -> SizeFacts:
     """Return the facts of a mask, and the parts of a budget that it misses.
 
@@ -223,6 +293,7 @@ def facts_of(
         budget: The budget.
         error: The standard error of the difference of the losses; None if it is not known.
         speed: The speed of the mask; None if it was not measured.
+        kv_memory: The size of its KV cache; None if it was not counted.
 
     Returns:
         The facts, each as an absolute number and relative to the dense model.
@@ -242,14 +313,21 @@ def facts_of(
     values: dict[str, float | None] = {"loss": delta, "readout": readout_change(loss)}
     bounds: dict[str, float | None] = {"loss": delta + margin, "readout": readout_change(loss + margin)}
     if speed is not None:
-        memory = speed.memory_bytes if budget.is_of_bytes else speed.memory
-        values |= {"speedup": speed.speedup, "memory": memory}
+        memory = speed.memory_bytes if budget.is_of_bytes("memory") else speed.memory
+        values |= {"speedup": speed.speedup, "memory": memory, "latency_ms": speed.latency_ms}
         bounds |= {"speedup": speed.speedup - Z * (speed.error or 0.0), "memory": memory}
+        if speed.latency_ms is not None:
+            bounds["latency_ms"] = speed.latency_ms + Z * (speed.latency_error_ms or 0.0)
+    if kv_memory is not None:
+        values["kv_memory"] = kv_memory.size_bytes if budget.is_of_bytes("kv_memory") else kv_memory.change
+        bounds["kv_memory"] = values["kv_memory"]
     measured = [part for part in budget.limits if values.get(part) is not None]
 
     def is_missed(part: str, value: float | None) -> bool:
         assert value is not None, "it was measured"
-        return value < budget.limits[part] if part == "speedup" else value > budget.limits[part]
+        limit = budget.limits[part]
+        is_beyond = value < limit if part == "speedup" else value > limit
+        return is_beyond and not math.isclose(value, limit, rel_tol=1e-9)  # 27 of 30 layers are -10% of the KV cache
 
     misses = tuple(part for part in measured if is_missed(part, values[part]))
     return SizeFacts(
@@ -262,6 +340,7 @@ def facts_of(
         readout_change=readout_change(loss),
         readout_error=change_error,
         speed=speed,
+        kv_memory=kv_memory,
         misses=misses,
         unknown=tuple(part for part in budget.limits if part not in measured),
         unsure=tuple(part for part in measured if part not in misses and is_missed(part, bounds[part])),
@@ -269,7 +348,11 @@ def facts_of(
 
 
 def _sizes(
-    result: SearchResult, budget: Budget, ledger: Ledger, measured: Mapping[Mask, Speed]
+    result: SearchResult,
+    budget: Budget,
+    ledger: Ledger,
+    measured: Mapping[Mask, Speed],
+    kv_cache: KvCache | None,
 ) -> tuple[SizeFacts, ...]:
     """Return the facts of the best mask of each size, ascending."""
     speeds = _recorded_speeds(result, ledger)
@@ -285,6 +368,7 @@ def _sizes(
             budget,
             error=result.delta_errors.get(size),
             speed=speeds.get(size),
+            kv_memory=None if kv_cache is None else kv_memory_of(trial.mask, kv_cache, result.sites),
         )
         for size, trial in result.best_by_size.items()
         if trial.loss is not None  # best masks have a loss
@@ -292,23 +376,20 @@ def _sizes(
 
 
 def _recorded_speeds(result: SearchResult, ledger: Ledger) -> dict[int, Speed]:
-    """Return the recorded speeds and memory relative to the dense model, by number of removed layers."""
-    masks = {trial.mask: size for size, trial in result.best_by_size.items()}
-    stand_ins = {result.sites.of_same_speed(mask): size for mask, size in masks.items()}
-    sizes = stand_ins | masks
-    speeds: dict[int, Speed] = {}
-    assessments = assessments_with(ledger, result.fingerprints["model"], _SPEED)
-    for mask, values in sorted(assessments, key=lambda row: row[0] in masks):  # the mask's own speed overwrites others
-        dense = values.get("dense")
-        if mask in sizes and isinstance(dense, Mapping):
-            ratios = [dense_s / mask_s for dense_s, mask_s in zip(dense["decode_s"], values["decode_s"], strict=True)]
-            speeds[sizes[mask]] = Speed(
-                speedup=values[_SPEED] / dense[_SPEED],
-                error=error_of_median(ratios),
-                memory=values[_MEMORY] / dense[_MEMORY] - 1,
-                memory_bytes=values[_MEMORY],
-            )
-    return speeds
+    """Return the recorded speeds and memory relative to the dense model, by number of removed layers.
+
+    All of them were measured under the same conditions: those under which most numbers of layers are known.
+    """
+    by_conditions: dict[tuple[Any, ...], dict[Mask, Summary]] = {}
+    for mask, summary in assessments_with(ledger, result.fingerprints["model"], _LATENCY):
+        conditions = tuple(summary.get(key) for key in _CONDITIONS)
+        by_conditions.setdefault(conditions, {})[mask] = summary
+    best: dict[int, Speed] = {}
+    for summaries in by_conditions.values():
+        speeds = {size: speed_of(trial.mask, result.sites, summaries) for size, trial in result.best_by_size.items()}
+        known = {size: speed for size, speed in speeds.items() if speed is not None}
+        best = max(best, known, key=len)
+    return best
 
 
 def _reason(chosen: SizeFacts, sizes: Sequence[SizeFacts], budget: Budget, measure: Measure) -> str:
@@ -347,7 +428,7 @@ def _more_exact(parts: Sequence[str]) -> str:
     remedies = []
     if "loss" in parts or "readout" in parts:
         remedies.append("take more samples (data.samples)")
-    if "speedup" in parts:
+    if "speedup" in parts or "latency_ms" in parts:
         remedies.append("measure the speed on an idle machine, with more repeats")
     return " and ".join(remedies)
 
@@ -370,12 +451,23 @@ def _facts(size: SizeFacts, budget: Budget, measure: Measure) -> str:
     if budget.readout is not None and size.readout_change is not None:
         change = size.readout_change
         facts.append(f"{measure.readout} is {abs(change):.1%} {'better' if change < 0 else 'worse'}")
-    if budget.speedup is not None and size.speed is not None:
-        spread = "" if size.speed.error is None else f" ± {size.speed.error:.2f}"
-        facts.append(f"{size.speed.speedup:.2f}{spread} times as fast")
-    if budget.memory is not None and size.speed is not None:
-        facts.append(f"memory {memory_text(size.speed, budget)}")
-    return ", ".join(facts)
+    return ", ".join([*facts, *_gains(size, budget)])
+
+
+def _gains(size: SizeFacts, budget: Budget) -> list[str]:
+    """Return the gains of a size that a budget limits, as texts."""
+    gains = []
+    speed = size.speed
+    if budget.speedup is not None and speed is not None:
+        spread = "" if speed.error is None else f" ± {speed.error:.2f}"
+        gains.append(f"{speed.speedup:.2f}{spread} times as fast")
+    if budget.memory is not None and speed is not None:
+        gains.append(f"memory {memory_text(speed, budget)}")
+    if budget.kv_memory is not None and size.kv_memory is not None:
+        gains.append(f"KV cache {kv_memory_text(size.kv_memory, budget)}")
+    if budget.latency_ms is not None and speed is not None:
+        gains.append(f"{latency_text(speed)} a request")
+    return gains
 
 
 def _loss_change(size: SizeFacts) -> str:

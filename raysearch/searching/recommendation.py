@@ -35,7 +35,11 @@ _PARTS = {
     "readout": _Part({None, "%"}, ("0.1", "10%"), lambda share: share >= 0),
     "speedup": _Part({None, "%"}, ("1.2", "120%"), lambda times: times > 1),
     "memory": _Part(_UNITS, ("-15%", "6GB"), lambda change: -1 < change < 0 or change >= 1),
+    "kv_memory": _Part(_UNITS, ("-15%", "2GB"), lambda change: -1 < change < 0 or change >= 1),
+    "latency_ms": _Part({None}, ("800", "1500"), lambda latency_ms: latency_ms > 0),
 }
+_OF_BYTES = ("memory", "kv_memory")  #: the parts that are a change, or a number of bytes
+_TIMED = ("speedup", "memory", "latency_ms")  #: the gains that need a measurement; the size of a KV cache is counted
 
 
 CONFIDENCE = 0.95  #: the one-sided confidence that a mask keeps to a budget
@@ -54,6 +58,9 @@ class Budget:
         speedup: The least decoding speed, in multiples of the dense model's: 1.2.
         memory: The least change of peak memory, as a share of the dense model's: -0.15. A value of 1 or more is the
             largest peak memory in bytes.
+        kv_memory: The least change of the size of the KV cache, as a share of the dense model's: -0.15. A value of 1 or
+            more is the largest size in bytes.
+        latency_ms: The longest time of a request, from the prompt to the last new token, in milliseconds.
 
     Raises:
         UserError: A part is not finite or requires nothing, or there is no part.
@@ -63,11 +70,14 @@ class Budget:
     readout: float | None = None
     speedup: float | None = None
     memory: float | None = None
+    kv_memory: float | None = None
+    latency_ms: float | None = None
 
     def __post_init__(self) -> None:
         if not self.limits:
             raise UserError(
-                "the budget is empty; give one of budget.loss=0.1, .readout=10%, .speedup=1.2, .memory=-15%"
+                "the budget is empty; give one of budget.loss=0.1, .readout=10%, .speedup=1.2, .memory=-15%, "
+                ".kv_memory=-15%, .latency_ms=800"
             )
         for part, value in self.limits.items():
             if not (math.isfinite(value) and _PARTS[part].allows(value)):
@@ -78,7 +88,7 @@ class Budget:
     def parse(cls, overrides: Sequence[str]) -> Budget:
         """Parse overrides such as ``budget.loss=0.1``.
 
-        ``10%`` is 0.1, and not allowed for a loss; ``6GB`` is 6e9, and allowed for memory only.
+        ``10%`` is 0.1, and not allowed for a loss; ``6GB`` is 6e9, and allowed for memory and KV memory only.
 
         Args:
             overrides: ``budget.PART=VALUE`` each.
@@ -105,9 +115,9 @@ class Budget:
                 raise UserError(f"{override} is no such number; write {key}={example}, or {key}={second_example}")
             unit = number[2]
             value = float(number[1]) * _UNITS[unit]
-            if part == "memory" and unit is None and 1 <= value < 1000:
+            if part in _OF_BYTES and unit is None and 1 <= value < 1000:
                 raise UserError(f"{override} would be {value:g} bytes; write {override}GB")
-            if part == "memory" and unit == "%" and value > 0:
+            if part in _OF_BYTES and unit == "%" and value > 0:
                 raise UserError(
                     f"{override} has no sign, and less memory is a negative change; write {key}=-{text.strip(' +')}"
                 )
@@ -128,20 +138,24 @@ class Budget:
 
     @property
     def gains(self) -> dict[str, float]:
-        """The least gains, by part: ``speedup`` and ``memory``."""
-        return {part: value for part, value in self.limits.items() if part in ("speedup", "memory")}
+        """The least gains, by part."""
+        return {part: value for part, value in self.limits.items() if part not in ("loss", "readout")}
 
     @property
-    def is_of_bytes(self) -> bool:
-        """Whether `memory` is a number of bytes, and not a change."""
-        return self.memory is not None and self.memory > 0
+    def measured_gains(self) -> dict[str, float]:
+        """The gains that need a measurement: all but the size of the KV cache, which is counted."""
+        return {part: value for part, value in self.gains.items() if part in _TIMED}
+
+    def is_of_bytes(self, part: str) -> bool:
+        """Return whether a part is a number of bytes, and not a change."""
+        return part in _OF_BYTES and self.limits.get(part, 0) > 0
 
     def word(self, part: str) -> str:
         """Return a part as an override: ``budget.memory=6GB``."""
         value = getattr(self, part)
-        if part == "memory" and self.is_of_bytes:
-            return f"budget.memory={value / 1e9:g}GB"
-        return f"budget.{part}=" + (f"{100 * value:g}%" if part in ("memory", "readout") else f"{value:g}")
+        if self.is_of_bytes(part):
+            return f"budget.{part}={value / 1e9:g}GB"
+        return f"budget.{part}=" + (f"{100 * value:g}%" if part in (*_OF_BYTES, "readout") else f"{value:g}")
 
     def __str__(self) -> str:
         return " ".join(map(self.word, self.limits))
@@ -156,12 +170,36 @@ class Speed:
         error: The standard error of `speedup` over repeats; None if it is not known.
         memory: Peak memory minus the dense model's, as a share of the dense model's.
         memory_bytes: Peak memory, in bytes.
+        latency_ms: The time of a request, in milliseconds; None in old records.
+        latency_error_ms: The standard error of `latency_ms` over repeats; None if it is not known.
+        dense_latency_ms: The time of the dense model, in milliseconds.
     """
 
     speedup: float
     error: float | None
     memory: float
     memory_bytes: float
+    latency_ms: float | None = None
+    latency_error_ms: float | None = None
+    dense_latency_ms: float | None = None
+
+
+@dataclass(frozen=True)
+class KvMemory:
+    """The size of the KV cache of a mask, which is exact.
+
+    Args:
+        size_bytes: The size, in bytes.
+        change: The size minus the dense model's, as a share of the dense model's.
+    """
+
+    size_bytes: int
+    change: float
+
+    @property
+    def dense_bytes(self) -> int:
+        """The size for the dense model, in bytes."""
+        return round(self.size_bytes / (1 + self.change))
 
 
 @dataclass(frozen=True)
@@ -178,6 +216,7 @@ class SizeFacts:
         readout_change: How much worse the readout is than the dense model's, as a share of the dense model's.
         readout_error: The standard error of `readout_change`.
         speed: Its speed and memory.
+        kv_memory: The size of its KV cache; it is counted if the budget limits it.
         misses: The parts of the budget that it misses.
         unknown: The parts of the budget that were not measured.
         unsure: The parts that it keeps to, but not beyond the error of the measurement.
@@ -192,6 +231,7 @@ class SizeFacts:
     readout_change: float | None
     readout_error: float | None
     speed: Speed | None = None
+    kv_memory: KvMemory | None = None
     misses: tuple[str, ...] = ()
     unknown: tuple[str, ...] = ()
     unsure: tuple[str, ...] = ()
@@ -212,7 +252,28 @@ def memory_text(speed: Speed, budget: Budget) -> str:
     Returns:
         The text with its unit.
     """
-    return size_text(speed.memory_bytes) if budget.is_of_bytes else f"{speed.memory:+.1%}"
+    return size_text(speed.memory_bytes) if budget.is_of_bytes("memory") else f"{speed.memory:+.1%}"
+
+
+def kv_memory_text(kv_memory: KvMemory, budget: Budget) -> str:
+    """Return the size of the KV cache of a mask in the unit of a budget: ``-10.5%``, or ``489 MB``.
+
+    Args:
+        kv_memory: The size.
+        budget: The budget.
+
+    Returns:
+        The text with its unit.
+    """
+    return size_text(kv_memory.size_bytes) if budget.is_of_bytes("kv_memory") else f"{kv_memory.change:+.1%}"
+
+
+def latency_text(speed: Speed) -> str:
+    """Return the time of a request with its standard error, if there is one: ``812 ± 4 ms``."""
+    if speed.latency_ms is None:
+        return "not measured"
+    error = "" if speed.latency_error_ms is None else f" ± {speed.latency_error_ms:.3g}"
+    return f"{speed.latency_ms:.4g}{error} ms"
 
 
 @dataclass(frozen=True)

@@ -81,6 +81,7 @@ class SearchHeader:
         n_layers: N, the layers of the dense model.
         n_remove: M; for ``remove=auto``, before the result, the largest number that may be removed.
         dtype: The type of the weights in memory, such as ``bfloat16``; empty in old records without it.
+        layer_kinds: The kind of each layer, as in `Site`; empty in old records, for layers of one kind.
         labels: The labels of the search in its study, by axis; empty without a study.
         parent: The tracker's id of the study, if it has one.
         target: What the target leaves of the masks; None without a target.
@@ -98,6 +99,7 @@ class SearchHeader:
     n_layers: int
     n_remove: int
     dtype: str = ""
+    layer_kinds: tuple[int, ...] = ()
     labels: Mapping[str, str] = field(default_factory=dict)
     parent: str | None = None
     target: TargetLimits | None = None
@@ -105,7 +107,7 @@ class SearchHeader:
     @property
     def sites(self) -> Sites:
         """The sites of the dense model; records do not contain their sizes, which are all 1 here."""
-        return Sites.of_equal_layers(self.n_layers)
+        return Sites.of_layers([1] * self.n_layers, self.layer_kinds or None)
 
     @property
     def group(self) -> int:

@@ -246,7 +246,13 @@ class _Search:
                 observer=self.observer,
             )
         if spec.budget is not None:
-            budgeted = BudgetedSearch(spec.budget, self.recorder.problem, self.session, self.recorder, meter)
+            kv_cache = None
+            if spec.budget.kv_memory is not None:
+                from raysearch.models.kv_cache import kv_cache_of
+
+                kv_cache = kv_cache_of(self.session.info, spec.speed.n_tokens, spec.speed.batch)
+            problem = self.recorder.problem
+            budgeted = BudgetedSearch(spec.budget, problem, self.session, self.recorder, meter, kv_cache)
             return BudgetedEnding(self.result, budgeted)
         return Ending(self.result)
 
@@ -344,6 +350,7 @@ def _header(spec: SearchSpec, session: EvaluationSession, n_remove: int, context
         n_layers=session.info.sites.n_layers,
         n_remove=n_remove,
         dtype=session.info.dtype,
+        layer_kinds=tuple(site.kind for site in session.info.sites),
         labels=context.labels,
         parent=context.parent,
         target=spec.target_limits(session.info),

@@ -114,8 +114,8 @@ class SearchSpec:
     def __post_init__(self) -> None:
         if self.budget is not None and self.remove != AUTO:
             raise UserError(f"{self.budget} belongs to remove=auto, not to remove={self.remove}; leave one of them out")
-        if self.budget is not None and self.budget.gains and not self.speed.enabled:
-            gains = " ".join(self.budget.word(gain) for gain in self.budget.gains)
+        if self.budget is not None and self.budget.measured_gains and not self.speed.enabled:
+            gains = " ".join(self.budget.word(gain) for gain in self.budget.measured_gains)
             raise UserError(f"{gains} needs speeds, which speed.enabled=false does not measure; leave that out")
         if (self.budget is not None or len(self.sizes) > 1) and not self.searcher.nested:
             raise UserError(
@@ -193,8 +193,8 @@ class SearchSpec:
         if self.evaluation.screening is not None:
             identity["screening"] = identity_of(self.evaluation.screening)
         if self.budget is not None:
-            identity["budget"] = vars(self.budget)
-            if self.budget.gains:  # these depend on measured speeds
+            identity["budget"] = self.budget.limits
+            if self.budget.gains:  # these depend on the numbers of tokens
                 identity["speed"] = vars(self.speed)
         if self.refiner is not None:
             identity["refine"] = self.refiner.identity

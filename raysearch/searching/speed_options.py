@@ -12,10 +12,11 @@ from raysearch.core.options import Options
 
 @dataclass(frozen=True)
 class SpeedOptions(Options):
-    """How speed is measured: by generating one sequence, as in "On the Limits of Layer Pruning …", A.9.
+    """How speed is measured: by generating sequences, one as in "On the Limits of Layer Pruning …", A.9.
 
     Args:
         enabled: Whether speed is measured.
+        batch: The number of sequences that are generated at once.
         context_tokens: The number of tokens of the prompt.
         new_tokens: The number of tokens that are generated after it.
         repeats: How often each model is timed, in turn; the median counts.
@@ -24,9 +25,15 @@ class SpeedOptions(Options):
     section = "assess.speed"
 
     enabled: bool = True
+    batch: PositiveInt = 1
     context_tokens: PositiveInt = 512
     new_tokens: Annotated[int, Field(ge=2)] = 64
     repeats: PositiveInt = 5
+
+    @property
+    def n_tokens(self) -> int:
+        """The tokens of a sequence at its end, for which the KV cache needs room."""
+        return self.context_tokens + self.new_tokens
 
 
 @dataclass(frozen=True)

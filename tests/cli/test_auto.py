@@ -69,7 +69,10 @@ def test_the_largest_number_within_a_loss_is_found(
     assert [size["n_removed"] for size in advice["sizes"]] == list(range(1, until + 1)), (
         "it ends after the first beyond"
     )
-    assert all(size["speed"]["speedup"] == 2 and size["delta_error"] > 0 for size in advice["sizes"])
+    assert [size["speed"]["speedup"] for size in advice["sizes"]] == pytest.approx(
+        [1 / (1 - size / 6) for size in range(1, until + 1)]
+    ), "one mask was measured, of three of the five equal layers, and it takes half of the time"
+    assert all(size["delta_error"] > 0 for size in advice["sizes"])
     assert all(isinstance(size["speed"]["memory"], float) for size in advice["sizes"]), (
         "of so small a model it is noise"
     )
@@ -124,12 +127,40 @@ def test_gains_end_a_search_as_soon_as_a_mask_has_them(run: Run, world: World, m
     assert json_answer(run("search", *overrides(world, **limits), "--json"))["n_remove"] == 4
 
 
+def test_a_budget_of_the_kv_cache_times_nothing(run: Run, world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(speed, "_time", lambda *_: pytest.fail("it is timed"))
+    result = json_answer(run("search", *overrides(world, budget__kv_memory="-40%"), "--json"))
+    sizes = result["recommendation"]["sizes"]
+    assert result["n_remove"] == len(sizes) == 2
+    assert [size["kv_memory"]["change"] for size in sizes] == pytest.approx([-0.2, -0.4])
+    assert sizes[1]["kv_memory"]["size_bytes"] == 3 * 2 * 2 * 8 * 4 * (8 + 2), "of as many tokens as speed has"
+    batch = {"speed.batch": 3, "speed.enabled": False}
+    result = json_answer(run("search", *overrides(world, budget__kv_memory="-40%", **batch), "--json"))
+    assert result["recommendation"]["sizes"][1]["kv_memory"]["size_bytes"] == 3 * sizes[1]["kv_memory"]["size_bytes"]
+
+
+def test_a_request_within_a_time(run: Run, world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    times = cycle((speed._Timing(prefill_s=0.04, decode_s=0.06), speed._Timing(prefill_s=0.02, decode_s=0.02)))
+    monkeypatch.setattr(speed, "_time", lambda *_: next(times))
+    result = json_answer(run("search", *overrides(world, budget__latency_ms=65), "--json"))
+    sizes = result["recommendation"]["sizes"]
+    assert [size["speed"]["latency_ms"] for size in sizes] == pytest.approx([80, 60]), "three layers take 60 ms"
+    assert [size["speed"]["dense_latency_ms"] for size in sizes] == pytest.approx([100, 100])
+    assert [size["misses"] for size in sizes] == [["latency_ms"], []]
+
+
 def test_a_budget_that_no_mask_meets_is_refused_in_a_sentence(run: Run, world: World, sentences: Sentences) -> None:
-    sentences.hide(re.compile(r"[\d.]+ times as fast, memory -[\d.]+%"), "speed and memory")
+    sentences.hide(re.compile(r"[\d.]+ ± [\d.]+ times as fast"), "speed")
+    sentences.hide(re.compile(r"(?<=reaches only: )memory -[\d.]+%"), "memory")
+    sentences.hide(re.compile(r"[\d.]+( ± [\d.]+)? ms(?= a request|, so)"), "time")
     for changed in (
         "budget.loss=-5",
         "budget.speedup=1000",
         "budget.memory=-99.9%",
+        "budget.kv_memory=-99.9%",
+        "budget.kv_memory=1GB",
+        "budget.latency_ms=0.0001",
+        "budget.latency_ms=1e9",
         "",
         "budget.loss=1 searcher=one_shot",
         "budget.speedup=2 speed.enabled=false",

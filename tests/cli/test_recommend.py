@@ -90,6 +90,13 @@ def test_a_readout_decides(
         "budget.speedup=fast",
         "budget.readout=20",
         "budget.memory=6TB",
+        "budget.kv_memory=15%",
+        "budget.kv_memory=2",
+        "budget.kv_memory=-90%",
+        "budget.kv_memory=1GB",
+        "budget.latency_ms=0",
+        "budget.latency_ms=1s",
+        "budget.latency_ms=800",
         "",
     ):
         outcome = run("recommend", "latest", *overrides.split())
@@ -111,10 +118,13 @@ def test_measured_speeds_decide(
     advice = raysearch.open().search().recommend("budget.loss=1000")
     (speed_of_1, speed_of_2, speed_of_3) = (size.speed for size in advice.sizes)
     peak = measured["pruned"]["peak_memory_bytes"]["value"]
-    assert speed_of_1 is speed_of_3 is None
+    assert speed_of_1 is not None
     assert speed_of_2 is not None
-    assert speed_of_2.error == pytest.approx(decoding["retention_error"])
-    assert (speed_of_2.speedup, speed_of_2.memory, speed_of_2.memory_bytes) == (decoding["retention"], memory, peak)
+    assert speed_of_3 is not None
+    assert speed_of_2.speedup == pytest.approx(decoding["retention"])
+    assert speed_of_2.memory == memory
+    assert speed_of_2.memory_bytes == pytest.approx(peak)
+    assert [speed_of_1.memory, speed_of_3.memory] == pytest.approx([memory / 2, 1.5 * memory]), "layers add up"
     assert raysearch.open().search().recommend(f"budget.memory={memory!r}").n_removed == 2
     absolute = raysearch.open().search().recommend(f"budget.memory={peak / 1e6!r}MB")
     assert absolute.n_removed == 2
@@ -125,10 +135,28 @@ def test_measured_speeds_decide(
         raysearch.open().search().recommend("budget.memory=1000")
     with sentences.refused(UserError):
         raysearch.open().search().recommend("budget.memory=6GB")
-    assert raysearch.open().search().recommend("budget.memory=6GB", "budget.loss=1000").n_removed == 2
-    assert raysearch.open().search().recommend(budget={"memory": "6GB", "loss": 1000}).n_removed == 2
+    assert raysearch.open().search().recommend("budget.memory=6GB", "budget.loss=1000").n_removed == 3
+    assert raysearch.open().search().recommend(budget={"memory": "6GB", "loss": 1000}).n_removed == 3
+    latencies = [size.speed.latency_ms for size in advice.sizes if size.speed is not None]
+    faster = raysearch.open().search().recommend("budget.latency_ms=1e9", "budget.loss=1000")
+    assert [size.speed.latency_ms for size in faster.sizes if size.speed is not None] == latencies
+    assert f"{latencies[2]:.4g} ± " in faster.reason
     with sentences.refused(UserError):
         raysearch.open().search().recommend("budget.speedup=1000")
+
+
+def test_the_kv_cache_is_counted_without_a_measurement(run: Run, searched: Mapping[int, Mapping[str, Any]]) -> None:
+    """The model has 5 equal layers, each with keys and values of 2 heads of 8 numbers in float32."""
+    dense_bytes = 5 * 2 * 2 * 8 * 4 * (512 + 64)
+    advice = raysearch.open().search().recommend("budget.kv_memory=-40%")
+    assert advice.n_removed == 2
+    sizes = [size.kv_memory.size_bytes for size in advice.sizes if size.kv_memory is not None]
+    assert sizes == [dense_bytes * kept // 5 for kept in (4, 3, 2)]
+    assert all(size.speed is None for size in advice.sizes)
+    assert raysearch.open().search().recommend(f"budget.kv_memory={sizes[2]}", "budget.loss=1000").n_removed == 3
+    table = run("recommend", "latest", "budget.kv_memory=-40%").out
+    assert "KV cache -40.0%; with 1 it misses budget.kv_memory" in " ".join(table.split())
+    assert "speed (× dense)" not in table, "no speed was measured"
 
 
 def test_what_is_no_budget_is_refused(sentences: Sentences) -> None:

@@ -6,7 +6,7 @@ SITES = Sites.of_layers([100, 100, 120, 100])
 
 
 def test_a_site_is_a_whole_layer():
-    site = Site("2", (Half(2, "attention"), Half(2, "mlp")), 120, 1)
+    site = Site("2", (Half(2, "attention"), Half(2, "mlp")), 120, 1, kind=1)
     assert SITES[2] == site
     assert [site.label for site in SITES] == ["0", "1", "2", "3"]
     assert (len(SITES), SITES.n_layers, SITES.layer_parameters) == (4, 4, (100, 100, 120, 100))
@@ -26,10 +26,15 @@ def test_sites_of_layers():
     assert SITES.last(0) == Mask()
 
 
-def test_masks_of_one_size_are_equally_fast_if_all_sites_have_one_size():
+def test_masks_of_as_many_layers_of_each_kind_are_equally_fast():
     equal = Sites.of_equal_layers(5)
     assert equal.of_same_speed(Mask.of(0, 2)) == equal.of_same_speed(Mask.of(1, 3)) == Mask.of(3, 4)
-    assert SITES.of_same_speed(Mask.of(0, 2)) == Mask.of(0, 2)
+    assert SITES.of_same_speed(Mask.of(0, 2)) == SITES.of_same_speed(Mask.of(2, 3)) == Mask.of(2, 3)
+    assert SITES.of_same_speed(Mask.of(0, 1)) == Mask.of(1, 3), "layer 2 is larger"
+    windows = Sites.of_layers([100] * 4, kinds=[0, 1, 0, 1])
+    assert windows.of_same_speed(Mask.of(0, 1)) == Mask.of(2, 3)
+    assert windows.of_same_speed(Mask.of(0, 2)) == Mask.of(0, 2), "layers of one size may have different windows"
+    assert windows.by_kind([3, 0, 2]) == {1: [3], 0: [0, 2]}
 
 
 def test_sites_of_halves_run_in_order():

@@ -6,10 +6,16 @@ from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
+import pytest
+
 from raysearch.core.json import from_json, to_json
+from raysearch.core.kv_cache import KvCache
+from raysearch.core.mask import Mask
+from raysearch.core.measure import PERPLEXITY
 from raysearch.core.problem import Problem
+from raysearch.core.site import Sites
 from raysearch.ledger.ledger import Ledger
-from raysearch.searching.recommend import BudgetedSearch, recommend
+from raysearch.searching.recommend import BudgetedSearch, facts_of, kv_memory_of, recommend
 from raysearch.searching.recommendation import Budget, Recommendation
 from tests.tracking.simulated import greedy_search
 
@@ -27,6 +33,15 @@ def test_an_infinite_perplexity_is_recorded_and_read(ledger: Ledger) -> None:
     recommendation = recommend(search, Budget(loss=1000.0), ledger)
     assert recommendation.sizes[0].readout == float("inf")
     assert from_json(Recommendation, to_json(recommendation)).sizes[0].readout == float("inf")
+
+
+def test_a_change_that_is_reached_exactly_is_no_miss() -> None:
+    mask = Mask.of(0, 1, 2)
+    kv_memory = kv_memory_of(mask, KvCache((7,) * 30, n_tokens=1, n_sequences=1), Sites.of_equal_layers(30))
+    assert kv_memory.change == pytest.approx(-0.1)
+    for limit, misses in (("-10%", ()), ("-10.01%", ("kv_memory",)), ("-9%", ())):
+        budget = Budget.parse([f"budget.kv_memory={limit}"])
+        assert facts_of(mask, 1.0, 1.0, PERPLEXITY, budget, kv_memory=kv_memory).misses == misses
 
 
 def test_a_recommendation_is_a_sentence_and_a_table_in_a_notebook(ledger: Ledger) -> None:
