@@ -178,12 +178,20 @@ def assessment_table(title: str, mask: Mask, dense: Mapping[str, Result], pruned
     rows = []
     for name, result in pruned.items():
         # the dense model's speed is from the same measurement
-        if result.metric.group == "speed":
-            dense_estimate = Estimate(result.detail["dense"], result.detail["dense_error"])
-        else:
+        dense_estimate = None
+        if result.metric.group != "speed":
             dense_estimate = dense[name].estimate
-        cells = (number_cell(estimate, result.metric.unit) for estimate in (dense_estimate, result.estimate))
-        row = result.metric.heading, *cells, estimate_text(result.retention), result.extent
+        elif result.detail["dense"] is not None:
+            dense_estimate = Estimate(result.detail["dense"], result.detail["dense_error"])
+        unit = result.metric.unit
+        dense_cell = "" if dense_estimate is None else number_cell(dense_estimate, unit)
+        row = (
+            result.metric.heading,
+            dense_cell,
+            number_cell(result.estimate, unit),
+            estimate_text(result.retention),
+            result.extent,
+        )
         rows.append((result.metric.group, row))
     add_sections(table, rows)
     return table
@@ -223,6 +231,11 @@ def _notes(assessment: SearchAssessment) -> list[str]:
             notes.append(
                 f"Speed was measured on another mask of {n_layers}, {measured_mask}: all layers have the same size."
             )
+    for result in assessment.pruned.values():
+        if "runtime" in result.detail:
+            detail = result.detail
+            notes.append(f"{detail['runtime']}: {detail['machine']}; memory: {detail['memory_source']}")
+            break
     return [
         *notes,
         *(f"Warning: the search calibrated on samples of the same text: {name}" for name in assessment.overlaps),
