@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import signal
+import sys
 
 import xllamacpp
 
@@ -28,7 +29,7 @@ def main() -> None:
     params.verbosity = options.lv
     params.cpuparams.n_threads = options.t
     server = xllamacpp.Server(params)
-    print(f"llama.cpp listens on {server.listening_address}", flush=True)
+    sys.stderr.write(f"llama.cpp listens on {server.listening_address}\n")
     signal.pause()
 
 

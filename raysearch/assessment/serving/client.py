@@ -102,10 +102,11 @@ class Client:
                 with ThreadPoolExecutor(1) as thread:
                     return thread.submit(asyncio.run, coroutine).result()
             return asyncio.run(coroutine)
-        except (aiohttp.ClientError, OSError, ValueError, LookupError, TypeError, AttributeError) as error:
+        except (aiohttp.ClientConnectionError, OSError) as error:
+            raise UserError(f"{self.title} does not answer ({error}); check the address and the server") from error
+        except (aiohttp.ClientError, ValueError, LookupError, TypeError, AttributeError) as error:
             raise UserError(
-                f"{self.title} does not answer as OpenAI's protocol says ({error!r}); check the address and the log of "
-                "the server"
+                f"{self.title} does not answer as OpenAI's protocol says ({error}); use a server of that protocol"
             ) from error
 
     def _session(self) -> aiohttp.ClientSession:
@@ -154,13 +155,15 @@ class Client:
                 now = time.perf_counter()
                 chunk = json.loads(data)
                 if "error" in chunk:
-                    raise ValueError(str(chunk["error"]))
+                    raise ValueError(json.dumps(chunk["error"]))
                 if chunk.get("choices"):
                     first = first or now
                     last = now
                 n_tokens = chunk.get("usage") or n_tokens
-        counts = n_tokens.get("prompt_tokens"), n_tokens.get("completion_tokens")
-        if first is None or last is None or counts != (len(prompt), new_tokens):
+        if first is None or last is None or not n_tokens:
+            raise ValueError("the answer breaks off before the number of its tokens")
+        counts = n_tokens["prompt_tokens"], n_tokens["completion_tokens"]
+        if counts != (len(prompt), new_tokens):
             raise ValueError(f"{counts[0]} + {counts[1]} tokens instead of {len(prompt)} + {new_tokens}")
         return first, last
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack, nullcontext
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -102,8 +102,13 @@ class _Model:
 
     def time(self, prompts: Sequence[Sequence[int]], new_tokens: int) -> RequestTimes:
         """Time requests while the server may run."""
-        with self.process.running() if self.process else nullcontext():
+        if self.process is None:
             return self.client.time(self.name, prompts, new_tokens)
+        with self.process.running():
+            try:
+                return self.client.time(self.name, prompts, new_tokens)
+            except UserError as error:
+                raise UserError(f"{error}; its log says: {self.process.cause}") from error
 
 
 def _measure(

@@ -166,7 +166,7 @@ def _wait(server: ServerProcess, address: str, title: str, timeout_s: float) -> 
             return
         time.sleep(0.1)
     raise UserError(
-        f"{title} has not answered for {timeout_s:g} seconds ({server.cause}); allow more with "
+        f"{title} has not answered for {timeout_s:g} s ({server.cause}); allow more with "
         "serve.timeout_s=…, or see serve.command and serve.arguments"
     )
 

@@ -49,7 +49,8 @@ def summary_of(times: Sequence[RequestTimes], memory: Mapping[str, Any], options
     }
     sizes = {name: getattr(options, name) for name in ("batch", "context_tokens", "new_tokens")}
     summary = {**repeats, **sizes, "repeats": len(times), **memory}
-    speeds = {key: median(_repeats(summary, key)) for key in (DECODE, PREFILL, FIRST_TOKEN, LATENCY)}
+    medians = {name: [median(values)] for name, values in repeats.items()}
+    speeds = {key: _repeats({**summary, **medians}, key)[0] for key in (DECODE, PREFILL, FIRST_TOKEN, LATENCY)}
     return {**speeds, MEMORY: None, KV_CACHE: None, **summary}
 
 
