@@ -218,24 +218,17 @@ def _notes(assessment: SearchAssessment) -> list[str]:
         tasks = ",".join(name for name, task_folder in assessment.task_files.items() if task_folder == folder)
         notes.append(f"To check with lm-eval's own command: lm_eval --include_path {folder} --tasks {tasks} …")
     notes += _examples(assessment)
-    from raysearch.assessment.speed import DECODE
-
-    if DECODE.name in assessment.pruned:
-        detail = assessment.pruned[DECODE.name].detail
-        measured_mask = detail["measured_on"]
-        notes.append(
-            f"Speed: {detail['machine']}, {count(detail['threads'], 'thread')}; memory by {detail['memory_source']}"
-        )
-        if measured_mask != str(assessment.mask):
-            n_layers = count(len(assessment.mask), "layer")
-            notes.append(
-                f"Speed was measured on another mask of {n_layers}, {measured_mask}: all layers have the same size."
-            )
-    for result in assessment.pruned.values():
-        if "runtime" in result.detail:
-            detail = result.detail
-            notes.append(f"{detail['runtime']}: {detail['machine']}; memory: {detail['memory_source']}")
-            break
+    measurements = {
+        detail.get("runtime", "Speed"): detail
+        for detail in (result.detail for result in assessment.pruned.values() if result.metric.group == "speed")
+    }
+    for title, detail in measurements.items():
+        threads = f", {count(detail['threads'], 'thread')}" if "threads" in detail else ""
+        notes.append(f"{title}: {detail['machine']}{threads}; memory by {detail['memory_source']}")
+    other_masks = {detail["measured_on"] for detail in measurements.values()} - {str(assessment.mask)}
+    for mask in other_masks:
+        n_layers = count(len(assessment.mask), "layer")
+        notes.append(f"Speed was measured on another mask of {n_layers}, {mask}: all layers have the same size.")
     return [
         *notes,
         *(f"Warning: the search calibrated on samples of the same text: {name}" for name in assessment.overlaps),

@@ -42,7 +42,15 @@ class Runtime(ABC):
 
     @abstractmethod
     def check(self, info: ModelInfo, options: ServeOptions) -> None:
-        """Raise a `UserError` if the files for the server cannot be written."""
+        """Refuse a model whose files for the server cannot be written.
+
+        Args:
+            info: The dense model.
+            options: How the server is measured.
+
+        Raises:
+            UserError: The runtime needs files in another form.
+        """
 
     @abstractmethod
     def write(self, info: ModelInfo, mask: Mask, folder: Path, options: ServeOptions, files: ExitStack) -> Path:

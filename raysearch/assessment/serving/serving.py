@@ -59,6 +59,9 @@ class Serving:
         Args:
             url: The address.
             title: The server in messages.
+
+        Returns:
+            The client.
         """
         return Client(url, title, self.options.timeout_s)
 
