@@ -144,9 +144,10 @@ def free_port() -> int:
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
-    for number in (signal.SIGCONT, signal.SIGTERM):
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, number)
+    """End a server, which is asked first, so that it can free shared memory, and then its whole group."""
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGCONT)
+        process.terminate()
     with contextlib.suppress(subprocess.TimeoutExpired):
         process.wait(_END_S)
     with contextlib.suppress(ProcessLookupError):  # processes that the server has left
