@@ -23,7 +23,7 @@ from raysearch.errors import UserError
 #: Ends a group of processes once its standard input is closed: also if this process is killed.
 _GUARD = "import os, signal, sys; sys.stdin.read(); os.killpg(int(sys.argv[1]), signal.SIGKILL)"
 _CAUSE = re.compile(r"\b\w*(?:Error|Exception): \S")
-_END_S = 10.0
+_END_S = 10.0  # in which a server and its processes can end by themselves
 
 
 @dataclass(frozen=True)
@@ -144,13 +144,16 @@ def free_port() -> int:
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
-    """End a server, which is asked first, so that it can free shared memory, and then its whole group."""
-    with contextlib.suppress(ProcessLookupError):
+    """End a server: it is asked first, so that its processes can free shared memory, and then its group is killed."""
+    deadline = time.monotonic() + _END_S
+    with contextlib.suppress(ProcessLookupError, subprocess.TimeoutExpired):  # until no process of the group is left
         os.killpg(process.pid, signal.SIGCONT)
         process.terminate()
-    with contextlib.suppress(subprocess.TimeoutExpired):
         process.wait(_END_S)
-    with contextlib.suppress(ProcessLookupError):  # processes that the server has left
+        while time.monotonic() < deadline:
+            os.killpg(process.pid, 0)
+            time.sleep(0.05)
+    with contextlib.suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
     process.wait()
 
