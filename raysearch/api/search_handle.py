@@ -214,11 +214,14 @@ class Search:
             UserError: There is no result or no such mask, the model has changed since, the folder or the model cannot
                 be used, or the hub refuses the upload.
         """
+        from raysearch.assessment.serving.results import runs_of
         from raysearch.configuration import build
         from raysearch.searching.export import export_search
 
         repository = repository_for_export(push, public, overwrite)
-        record = self.record
+        with self._opened() as (ledger, record):
+            mask = record.best_of_size(remove).mask
+            ran = runs_of(ledger, record.finished_result.fingerprints["model"], mask)
         spec = build.recorded_search(record.config)
         folder = as_path("--out", out)
         return export_search(
@@ -230,6 +233,7 @@ class Search:
             prompt=prompt,
             without_adapter=checked(bool, "--without-adapter", without_adapter),
             push=repository,
+            ran=ran,
         )
 
     def export_gguf(

@@ -5,6 +5,7 @@ To write a GGUF file, torch and transformers are not imported, since that would 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -37,6 +38,7 @@ def export_search(
     prompt: str | None = None,
     without_adapter: bool = False,
     push: HubRepository | None = None,
+    ran: Mapping[str, str] | None = None,
 ) -> ExportResult:
     """Write the model without the layers of a mask as a checkpoint.
 
@@ -49,6 +51,7 @@ def export_search(
         prompt: A text that both models continue, as a spot check; None for none.
         without_adapter: Whether to write the model without the adapter that was merged for the search.
         push: The repository of the hub to upload to; None for none.
+        ran: What runtimes that have run the mask have shown, by their names, see `Evidence.ran`.
 
     Returns:
         The files and the checks of the export.
@@ -66,7 +69,7 @@ def export_search(
         push.check()
     if without_adapter:
         model = _without_adapter(model)
-    evidence = _evidence(record, spec, trial, model)
+    evidence = replace(_evidence(record, spec, trial, model), ran=ran or {})
     exported = export_checkpoint(model, trial.mask, out, overwrite=overwrite, evidence=evidence, prompt=prompt)
     if push is None:
         return exported

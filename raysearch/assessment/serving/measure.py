@@ -42,8 +42,6 @@ def serve_speeds(
 ) -> tuple[dict[Mask, dict[str, Any]], int]:
     """Return the speed and memory of masks in a runtime; those that the ledger has are not measured again.
 
-    Masks of the same speed are measured as one mask, see `Sites.of_same_speed`.
-
     Args:
         context: The plan with the dense model, the ledger, and who is told of the progress.
         serving: The runtime.
@@ -53,32 +51,29 @@ def serve_speeds(
         By mask, also for the dense one unless only `ServeOptions.url` is given: the medians; each repeat as
         ``prefill_s``, ``decode_s``, ``latency_s`` and ``first_token_s``; the same numbers of the dense model timed next
         to it as ``dense``, which is None without one; ``peak_memory_bytes`` and ``kv_cache_bytes``, which are None if
-        they are not known; and the runtime, the machine and the mask that was measured. Besides, the number of models
-        that were measured now.
+        they are not known; and the runtime and the machine. Besides, the number of models that were measured now.
 
     Raises:
         UserError: A server cannot be started, or does not answer.
     """
     plan = context.plan
     options = serving.options
-    pruned_masks = [mask for mask in masks if mask]
+    pruned_masks = [mask for mask in dict.fromkeys(masks) if mask]
     if serving.urls and len(pruned_masks) != 1:
         raise UserError(f"serve.url={options.url} serves one checkpoint, so it is for one search; name that")
-    masks = list(dict.fromkeys([Mask(), *masks]))
-    stand_ins = {mask: mask if serving.urls else plan.info.sites.of_same_speed(mask) for mask in masks}
     identity = {name: value for name, value in vars(options).items() if name not in ("timeout_s", "converter")}
     name = plan.named(
         {"serve": serving.name, "version": serving.version, "machine": _place(context, serving), **identity}
     )
     has_dense = options.url is None or options.dense_url is not None
-    models = [mask for mask in dict.fromkeys(stand_ins.values()) if mask or has_dense]
+    models = [Mask(), *pruned_masks] if has_dense else pruned_masks
     summaries = plan.recorded(context.ledger, name, models)
     measured = 0
     if set(models) - set(summaries):  # measure all of them, since only speeds of one run are comparable
         summaries = _measure(context, serving, models)
         context.record(name, summaries)
         measured = len(models)
-    return {mask: summaries[stand_in] for mask, stand_in in stand_ins.items() if stand_in in summaries}, measured
+    return summaries, measured
 
 
 def _measure(context: AssessContext, serving: Serving, models: Sequence[Mask]) -> dict[Mask, dict[str, Any]]:
@@ -125,6 +120,7 @@ def _measure(context: AssessContext, serving: Serving, models: Sequence[Mask]) -
             **summary_of(times[mask], sizes[mask], options),
             "dense": dense,
             "measured_on": str(mask),
+            "serve": serving.name,
             "runtime": serving.title,
             "machine": _place(context, serving),
         }

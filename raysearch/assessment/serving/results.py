@@ -4,14 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from statistics import fmean, median
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from raysearch.assessment.results import Result
-from raysearch.assessment.serving.client import RequestTimes
-from raysearch.core.estimate import Estimate, Metric
+from raysearch.core.estimate import Estimate, Metric, estimate_text
+from raysearch.core.mask import Mask
+from raysearch.ledger.assessments import assessments_with
+from raysearch.ledger.ledger import Ledger
 from raysearch.searching.serve_options import ServeOptions
 from raysearch.stats.estimates import error_of_median
 from raysearch.text.numbers import count
+
+if TYPE_CHECKING:
+    from raysearch.assessment.serving.client import RequestTimes
 
 #: The metrics: their names and titles without the runtime, their units, and whether higher is better.
 DECODE = "decode_tokens_per_s"
@@ -89,6 +94,30 @@ def serve_results(title: str, name: str, summary: Mapping[str, Any] | None) -> d
         detail = {**summary, "dense": dense, "dense_error": dense_error}
         results[metric.name] = Result(metric, Estimate(value, error), retention, extent, detail)
     return results
+
+
+def runs_of(ledger: Ledger, model: str, mask: Mask) -> dict[str, str]:
+    """Return what runtimes that have run a mask have shown, for its card.
+
+    Args:
+        ledger: The ledger.
+        model: The fingerprint of the dense model.
+        mask: The mask.
+
+    Returns:
+        A few words on its speed, by the names of the runtimes.
+    """
+    summaries = [summary for other, summary in assessments_with(ledger, model, "serve") if other == mask]
+    return {summary["serve"]: _speed_text(summary) for summary in summaries}
+
+
+def _speed_text(summary: Mapping[str, Any]) -> str:
+    """Return the decoding speed of a mask in a few words."""
+    requests = f"{count(summary['batch'], 'request')} of {summary['context_tokens']} + {summary['new_tokens']} tokens"
+    decoding = serve_results("", "", summary)[f".{DECODE}"]
+    if decoding.retention is None:
+        return f"{estimate_text(decoding.estimate)} tokens/s, {requests}"
+    return f"decoding {estimate_text(decoding.retention)} times as fast as the dense model, {requests}"
 
 
 def _repeats(summary: Mapping[str, Any], key: str) -> list[float]:
