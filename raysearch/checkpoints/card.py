@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import json
 import shlex
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
+from raysearch.checkpoints.runtimes import LLAMA_CPP, RUNTIMES, Reading
 from raysearch.core.mask import Mask
 from raysearch.core.measure import Measure
 from raysearch.core.site import Sites
+from raysearch.core.versions import version_of
 from raysearch.text.escaping import markdown_line
 from raysearch.text.numbers import added
 from raysearch.text.redaction import redacted
@@ -45,6 +47,7 @@ class Evidence:
     search_id: str  #: the search's name in the ledger: ``greedy-m5-3fa2c1d0``
     version: str  #: of raysearch
     adapter: str | None = None  #: the name of the adapter that was merged for the search
+    ran: Mapping[str, str] = field(default_factory=dict)  #: what runs have shown, by the names of other runtimes
 
 
 @dataclass(frozen=True)
@@ -83,10 +86,10 @@ def model_card(
     *,
     tokenizer: bool,
     verified: str,
+    was_run: bool,
+    readings: Sequence[Reading],
     auto_class: str = "AutoModelForCausalLM",
     source_fields: Mapping[str, str] | None = None,
-    misread: str | None = None,
-    misread_by_vllm: str | None = None,
     has_adapter: bool = False,
 ) -> str:
     """Return the README.md of an exported checkpoint.
@@ -97,10 +100,10 @@ def model_card(
         name: The name of the checkpoint's folder.
         tokenizer: Whether the checkpoint has a tokenizer.
         verified: How the checkpoint was compared with the masked dense model, see `verified_text`.
+        was_run: Whether transformers ran it for that.
+        readings: What other runtimes would run.
         auto_class: The name of the class that loads the checkpoint.
         source_fields: The fields of the dense model's card that also hold for the checkpoint, see `fields_of_card`.
-        misread: Why llama.cpp would run another model, see `raysearch.checkpoints.llama_cpp.misread_by_llama_cpp`.
-        misread_by_vllm: Why vLLM would run another model, see `raysearch.checkpoints.vllm.misread_by_vllm`.
         has_adapter: Whether the export has the adapter for the pruned model without it.
 
     Returns:
@@ -122,10 +125,37 @@ def model_card(
         verified=verified,
         auto_class=auto_class,
         source_fields=source_fields or {},
-        misread=misread,
-        misread_by_vllm=misread_by_vllm,
+        **runtime_values(readings, name, was_run),
         has_adapter=has_adapter,
     )
+
+
+def runtime_values(readings: Sequence[Reading], name: str, was_run: bool) -> dict[str, Any]:
+    """Return the variables of ``use.md.j2`` about the runtimes that run a checkpoint.
+
+    Args:
+        readings: What each runtime but transformers would run.
+        name: The name of the checkpoint's folder.
+        was_run: Whether transformers ran the checkpoint.
+
+    Returns:
+        ``runtimes``: the rows of a table: a runtime that runs the checkpoint, what was checked, commands. ``refusals``:
+        a sentence for each other runtime.
+    """
+    rows = [(f"transformers {version_of('transformers')}", "run" if was_run else "its files", "as above")]
+    for reading in readings:
+        if not reading.fits:
+            continue
+        runtime = RUNTIMES[reading.runtime]
+        checked = "its rules" if reading.ran is None else f"run: {markdown_line(reading.ran)}"
+        rows.append(
+            (runtime.text, checked, ", then ".join(f"`{command}`" for command in runtime.commands(f"./{name}")))
+        )
+        if runtime is LLAMA_CPP:
+            model = shlex.quote(name.lower().replace(" ", "-"))
+            modelfile = f"a `Modelfile` with the line `FROM ./{name}.gguf`, then `ollama create {model}`"
+            rows.append(("Ollama", "as llama.cpp", modelfile))
+    return {"runtimes": rows, "refusals": [reading.sentence for reading in readings if not reading.fits]}
 
 
 def verified_text(max_logit_difference: float | None, not_run: str | None) -> str:
@@ -206,6 +236,7 @@ def gguf_card(
         name=name,
         source=source,
         build=build,
+        version=LLAMA_CPP.version,
     )
 
 
@@ -249,7 +280,7 @@ def render_card(template: Path, **values: Any) -> str:
     Args:
         template: The template's file.
         values: The variables of the template. Templates of checkpoints include ``use.md.j2``, about loading, which
-            needs ``name``, ``tokenizer``, ``auto_class``, ``misread`` and ``misread_by_vllm``, as in `model_card`.
+            needs ``name``, ``tokenizer``, ``auto_class``, ``runtimes`` and ``refusals``, as in `model_card`.
 
     Returns:
         The text, in Markdown with a header in YAML.

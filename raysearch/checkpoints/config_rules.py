@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from raysearch.checkpoints.layer_rules import PERIODS, KeptLayers, Kind, config_rule, cut_value
-from raysearch.checkpoints.periods import ListForm, Period, family_of, list_instead, periods_of
+from raysearch.checkpoints.periods import ListForm, Period, Values, list_instead, periods_of
 
 if TYPE_CHECKING:
     from transformers import PreTrainedConfig
@@ -213,4 +213,4 @@ def depths(config: PreTrainedConfig) -> dict[str, int]:
 
 def _periods(values: Mapping[str, Any]) -> list[Period]:
     """Return the periods of a config that transformers reads."""
-    return periods_of(PERIODS, family_of(values.get("model_type") or ""), lambda key: values.get(key.config or ""))
+    return periods_of(PERIODS, Values.of_config(values))

@@ -13,6 +13,7 @@ from typing import Any
 
 from raysearch.checkpoints.gguf_parts import parts_of
 from raysearch.checkpoints.gguf_reader import reader_class
+from raysearch.checkpoints.periods import Values, family_of
 from raysearch.errors import UserError
 from raysearch.text.sentences import what_failed
 
@@ -52,6 +53,11 @@ class GGUFFile:
         """Return the architecture's value of a key; None if there is none."""
         stored = self.reader.fields.get(f"{self.architecture}.{key}")
         return None if stored is None else stored.contents()
+
+    @property
+    def values(self) -> Values:
+        """What the metadata says of the layers."""
+        return Values(family_of(self.architecture), lambda key: self.get(key.gguf or ""), is_gguf=True)
 
     @property
     def blocks(self) -> int:

@@ -28,7 +28,7 @@ from raysearch.checkpoints.gguf_file import (
 from raysearch.checkpoints.gguf_parts import part_names
 from raysearch.checkpoints.layer_rules import KeptLayers, Kind, cut_value, gguf_rule
 from raysearch.checkpoints.llama_cpp import PERIODS, is_computed_differently
-from raysearch.checkpoints.periods import Period, family_of, list_instead, periods_of
+from raysearch.checkpoints.periods import Period, list_instead, periods_of
 from raysearch.core.mask import Mask
 from raysearch.core.paths import atomic_file
 from raysearch.core.site import Sites
@@ -227,7 +227,7 @@ def _pruned_metadata(file: GGUFFile, layers: KeptLayers, mask: Mask) -> ChangedM
         raise file.refused(
             f"llama.cpp computes a {file.architecture} of {n_layers} layers differently from one of {n_kept}"
         )
-    periods = periods_of(PERIODS, family_of(file.architecture), lambda key: file.get(key.gguf or ""))
+    periods = periods_of(PERIODS, file.values)
     period_keys = {period.rule.key.gguf for period in periods if period.rule.key is not None}
     for name, stored in file.reader.fields.items():
         if _OTHER.fullmatch(name):

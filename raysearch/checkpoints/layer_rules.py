@@ -15,7 +15,7 @@ from enum import Enum
 from typing import Any
 
 from raysearch.checkpoints.layer_names import new_number
-from raysearch.checkpoints.periods import Key, ListForm, PeriodList, PeriodRule
+from raysearch.checkpoints.periods import Key, ListForm, PeriodList, PeriodRule, PlacedRule
 
 
 @dataclass(frozen=True)
@@ -59,6 +59,7 @@ class Kind(Enum):
     INDICES = "an ascending list of layers"
     NUMBERS = "a list of layers, which start at 1"
     NUMBERS_BY_KIND = "lists of layers, which start at 1, by the name of their kind"
+    LISTS_BY_NAME = "a dict with lists that have a value for each layer, among other values"
     BY_NUMBER = "a dict with the values of some layers, by their numbers"
     SOURCES = "a list with another layer, or none, for each layer"
     REPEATED = "a list that is repeated until each layer has a value"
@@ -129,6 +130,7 @@ RULES = (
         Kind.FIXED, gguf=r"hrm\.layers_per_stack", families=("hrm_text",), reason="its layers are run more than once"
     ),
     LayerRule(Kind.BY_NUMBER, "per_layer_config", families=("gemma4_text",)),
+    LayerRule(Kind.LISTS_BY_NAME, "sparse_attention_config", families=("minimax_m3_vl_text",)),
     LayerRule(Kind.SOURCES, "kv_source_layers", families=("mistral_large4_text",)),
     LayerRule(Kind.BY_LAYER_AND_HEAD, "compress_ratios", families=("deepseek_v4",)),
     LayerRule(Kind.INDICES, r".*(layer|idx|indices).*"),
@@ -152,6 +154,8 @@ RULES = (
 )
 
 _EXPERTS = "which layers have experts"
+#: The list that an export has in place of a period of experts. transformers, vLLM and MLX read it.
+DENSE_LAYERS = PeriodList(Key("mlp_only_layers"), ListForm.EXCEPTIONS)
 #: The periods that transformers reads from a config. It writes other periods, such as `sliding_window_pattern`, as a
 #: list of `layer_types` itself.
 PERIODS = (
@@ -159,7 +163,7 @@ PERIODS = (
         _EXPERTS,
         -1,
         Key("decoder_sparse_step"),
-        as_list=PeriodList(Key("mlp_only_layers"), ListForm.EXCEPTIONS),
+        as_list=DENSE_LAYERS,
     ),
     PeriodRule(
         _EXPERTS,
@@ -171,6 +175,29 @@ PERIODS = (
     PeriodRule(_EXPERTS, 1, Key("expert_layer_period"), {"jamba": 2}, place_key=Key("expert_layer_offset")),
     PeriodRule("which layers attend", 4, Key("attn_layer_period"), {"jamba": 8}, place_key=Key("attn_layer_offset")),
     PeriodRule("which layers begin a block of residuals", 0, Key("n_layers_per_attn_res_block"), {"inkling2": 6}),
+)
+_GEMMA4 = ("gemma4", "gemma4unified", "embeddinggemma2", "diffusiongemma")
+#: The properties that transformers gives to the first or the last layer of a model.
+#: Source: transformers 5.23.0, `models/`.
+ENDS = (
+    PeriodRule(
+        "which layers attend to all tokens", -1, families=dict.fromkeys(_GEMMA4, 0)
+    ),  # gemma4/configuration_gemma4.py:200, and the same line of the others
+    PeriodRule(
+        "which layer adds a bias", -1, families={"gptneoxjapanese": 0}
+    ),  # gpt_neox_japanese/modeling_gpt_neox_japanese.py:318
+    PeriodRule("which layer begins with a norm", 0, families={"rwkv": 0}),  # rwkv/modeling_rwkv.py:331
+)
+#: The properties that transformers computes from a layer's place.
+#: Source: transformers 5.23.0, `models/`.
+PLACED = (
+    PlacedRule("how fast a layer forgets", ("minimax",)),  # minimax/modeling_minimax.py:153
+    PlacedRule(
+        "the scale of a layer's attention",
+        ("gpt2",),
+        by_depth=False,
+        only_with=Key("scale_attn_by_inverse_layer_idx"),
+    ),  # gpt2/modeling_gpt2.py:99
 )
 
 
@@ -230,6 +257,11 @@ def cut_value(kind: Kind, value: Any, layers: KeptLayers) -> Any:
                 name: layers.renumbered(numbers, first=1) if isinstance(numbers, list) else numbers
                 for name, numbers in value.items()
             }
+        case Kind.LISTS_BY_NAME:
+            return {
+                name: cut_value(Kind.BY_LAYER, item, layers) if _fits(Kind.BY_LAYER, item, layers) else item
+                for name, item in value.items()
+            }
         case Kind.BY_NUMBER:
             places = {layer: place for place, layer in enumerate(kept_layers)}
             return {
@@ -271,7 +303,7 @@ def _fits(kind: Kind, value: Any, layers: KeptLayers) -> bool:
             return isinstance(value, (list, tuple)) and _are_indices(value, n_layers)
         case Kind.SOURCES:
             return isinstance(value, (list, tuple))
-        case Kind.NUMBERS_BY_KIND | Kind.BY_NUMBER:
+        case Kind.NUMBERS_BY_KIND | Kind.LISTS_BY_NAME | Kind.BY_NUMBER:
             return isinstance(value, dict)
         case Kind.LEADING:
             return isinstance(value, int)

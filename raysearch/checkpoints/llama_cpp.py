@@ -7,13 +7,9 @@ Source: llama.cpp's `src/models/*.cpp` at commit 0c1e57098; tests run build b115
 
 from __future__ import annotations
 
-from pathlib import Path
+from raysearch.checkpoints.periods import Key, ListForm, PeriodList, PeriodRule, family_of
 
-from raysearch.checkpoints.checkpoint import read_decoder_config
-from raysearch.checkpoints.periods import Key, ListForm, PeriodList, PeriodRule, family_of, misread
-from raysearch.core.mask import Mask
-from raysearch.core.site import Sites
-
+VERSION = "b11549"
 _WINDOWS = "which layers attend to a window only"
 _ROTATED = "which layers rotate positions"
 _ATTEND = "which layers attend"
@@ -49,7 +45,7 @@ PERIODS = (
 )
 #: Numbers of layers by which llama.cpp recognises a certain model, which it computes differently. Within a group, the
 #: computation is the same.
-_DEPTHS = {
+DEPTHS = {
     "gemma2": [{46}],
     "gemma3": [{62}],
     "exaone4": [{64}],
@@ -57,7 +53,7 @@ _DEPTHS = {
     "baichuan": [{32}, {40}],
 }
 #: Architectures to which llama.cpp gives another name than transformers.
-_RENAMED = {"olmo3": "olmo2", "deepseekv2": "deepseek2", "deepseekv3": "deepseek2"}
+RENAMED = {"olmo3": "olmo2", "deepseekv2": "deepseek2", "deepseekv3": "deepseek2"}
 
 
 def is_computed_differently(architecture: str, n_layers: int, n_kept: int) -> bool:
@@ -71,29 +67,5 @@ def is_computed_differently(architecture: str, n_layers: int, n_kept: int) -> bo
     Returns:
         Whether the two models are computed differently.
     """
-    groups = _DEPTHS.get(family_of(architecture), ())
+    groups = DEPTHS.get(family_of(architecture), ())
     return any((n_layers in depths) != (n_kept in depths) for depths in groups)
-
-
-def misread_by_llama_cpp(folder: Path, mask: Mask, sites: Sites) -> str | None:
-    """Return why llama.cpp would run another model than a pruned checkpoint, once that is converted.
-
-    Rules apply here even if llama.cpp could read a list of layers instead, since its converter writes no such list for
-    most architectures.
-
-    Args:
-        folder: The checkpoint.
-        mask: The removed layers.
-        sites: The sites of the dense model.
-
-    Returns:
-        What llama.cpp does, as the end of a sentence; None if it would run this model.
-    """
-    config = read_decoder_config(folder)
-    n_layers = sites.n_layers
-    kept_layers = sites.kept_layers(mask)
-    family = family_of(config["model_type"])
-    family = _RENAMED.get(family, family)
-    if is_computed_differently(family, n_layers, len(kept_layers)):
-        return f"computes a {config['model_type']} of {n_layers} layers differently from one of {len(kept_layers)}"
-    return misread(PERIODS, family, config, kept_layers, n_layers)

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING
 
+from raysearch.checkpoints.runtimes import RUNTIMES
 from raysearch.text.numbers import count
 
 if TYPE_CHECKING:  # slow to import, and `raysearch show` does not need them
     from raysearch.checkpoints.gguf_healing import HealedGGUF
     from raysearch.checkpoints.gguf_pruning import GGUFExport
+    from raysearch.checkpoints.runtimes import Reading
     from raysearch.models.export import ExportResult
     from raysearch.recovery.export import RecoveredExport
 
@@ -35,9 +38,7 @@ def checkpoint_lines(export: ExportResult, out: Path, prompt: str | None, public
         if export.max_logit_difference is None
         else f"Reloaded with plain transformers; largest logit difference {export.max_logit_difference:.2g}.",
         *([] if export.image_text is None else [export.image_text]),
-        f"vLLM: vllm serve {quote(str(out.expanduser()))}"
-        if export.misread_by_vllm is None
-        else f"vLLM would run another model: it {export.misread_by_vllm}.",
+        *_runtime_lines(export.readings, out),
         *_pushed(export.url, public),
     ]
     if export.adapter is not None:
@@ -118,6 +119,23 @@ def healed_lines(export: HealedGGUF, out: Path) -> list[str]:
     if export.command is not None:
         lines.append(f"For a smaller file that keeps less of the training: {export.command}")
     return [*lines, *run_lines]
+
+
+def _runtime_lines(readings: Sequence[Reading], out: Path) -> list[str]:
+    """Return the lines on what runs a checkpoint and what does not, besides transformers."""
+    lines = []
+    by_rules = []
+    for reading in readings:
+        if reading.fits:
+            runtime = RUNTIMES[reading.runtime]
+            commands = " && ".join(runtime.commands(str(out.expanduser())))
+            if reading.ran is None:
+                by_rules.append(f"  {runtime.text}: {commands}")
+            else:
+                lines.append(f"{runtime.text} ran it ({reading.ran}): {commands}")
+    if by_rules:
+        lines += ["Not run, but by their rules these run the same model:", *by_rules]
+    return [*lines, *(reading.sentence for reading in readings if not reading.fits)]
 
 
 def _pushed(url: str | None, public: bool) -> list[str]:

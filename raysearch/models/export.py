@@ -29,10 +29,9 @@ from raysearch.checkpoints.card import (
 )
 from raysearch.checkpoints.checkpoint import Checkpoint
 from raysearch.checkpoints.config_process import config_writer
-from raysearch.checkpoints.llama_cpp import misread_by_llama_cpp
 from raysearch.checkpoints.pruning import PrunedCheckpoint
+from raysearch.checkpoints.runtimes import Reading, readings
 from raysearch.checkpoints.side_files import mend_tokenizer_config
-from raysearch.checkpoints.vllm import misread_by_vllm
 from raysearch.core.mask import Mask
 from raysearch.core.paths import as_path
 from raysearch.errors import UserError
@@ -62,7 +61,7 @@ class ExportResult:
         after: The reloaded checkpoint's continuation of it; None without a prompt.
         search_id: The search that found the mask; None if there is no such search.
         image_text: Whether an image was part of the comparison, as a sentence; None if the model reads no images.
-        misread_by_vllm: Why vLLM would run another model, see `raysearch.checkpoints.vllm.misread_by_vllm`.
+        readings: What each runtime but transformers would run.
         adapter: The folder of the adapter for the pruned model without it; None if there is none.
         url: The address of the repository on the Hugging Face Hub; None if the checkpoint was not pushed.
     """
@@ -77,7 +76,7 @@ class ExportResult:
     after: str | None
     search_id: str | None
     image_text: str | None = None
-    misread_by_vllm: str | None = None
+    readings: tuple[Reading, ...] = ()
     adapter: Path | None = None
     url: str | None = None
 
@@ -135,8 +134,8 @@ def export_checkpoint(
         name = located.path if located.is_hub else None
         is_merged = located.adapter is not None
         pruned = Pruned(mask, sites, proof.parameters_dense, proof.parameters, proof.dtype, name, is_merged)
-        _write_documents(folder, out.name, pruned, evidence, proof, source)
-        misread = misread_by_vllm(folder, mask, sites)
+        runtimes = readings(folder, mask, sites, evidence.ran)
+        _write_documents(folder, out.name, pruned, evidence, proof, source, runtimes)
         has_adapter = (folder / ADAPTER_FOLDER).is_dir()
     return ExportResult(
         out=out,
@@ -149,7 +148,7 @@ def export_checkpoint(
         after=proof.after,
         search_id=evidence.search_id,
         image_text=proof.image_text,
-        misread_by_vllm=misread,
+        readings=runtimes,
         adapter=out / ADAPTER_FOLDER if has_adapter else None,
     )
 
@@ -292,7 +291,13 @@ def check_destination(model: LocatedModel, out: Path, overwrite: bool) -> None:
 
 
 def _write_documents(
-    folder: Path, name: str, pruned: Pruned, evidence: Evidence, proof: ExportProof, source: Path
+    folder: Path,
+    name: str,
+    pruned: Pruned,
+    evidence: Evidence,
+    proof: ExportProof,
+    source: Path,
+    runtimes: Sequence[Reading],
 ) -> None:
     """Write the model card, a recipe for mergekit and the record for programs.
 
@@ -303,6 +308,7 @@ def _write_documents(
         evidence: The search that found the mask.
         proof: What was compared.
         source: The folder of the dense model, whose card names the licence.
+        runtimes: What each runtime but transformers would run.
     """
     card = model_card(
         pruned,
@@ -310,10 +316,10 @@ def _write_documents(
         name,
         tokenizer=proof.has_tokenizer,
         verified=" ".join(filter(None, [verified_text(proof.max_logit_difference, proof.not_run), proof.image_text])),
+        was_run=proof.not_run is None,
+        readings=runtimes,
         auto_class=proof.auto_class,
         source_fields=fields_of_card(source),
-        misread=misread_by_llama_cpp(folder, pruned.mask, pruned.sites),
-        misread_by_vllm=misread_by_vllm(folder, pruned.mask, pruned.sites),
         has_adapter=(folder / ADAPTER_FOLDER).is_dir(),
     )
     documents = {"README.md": redact(card), RECORD: export_record(pruned.mask, pruned.sites, evidence)}

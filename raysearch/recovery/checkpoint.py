@@ -15,12 +15,11 @@ from peft import PeftModel
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 
 from raysearch.checkpoints.adapter import ADAPTER_FOLDER, Adapter
-from raysearch.checkpoints.card import RECORD, render_card
+from raysearch.checkpoints.card import RECORD, render_card, runtime_values
 from raysearch.checkpoints.checkpoint import CONFIG, Checkpoint, read_json
 from raysearch.checkpoints.config_file import write_config
-from raysearch.checkpoints.llama_cpp import misread_by_llama_cpp
 from raysearch.checkpoints.pruning import PrunedCheckpoint
-from raysearch.checkpoints.vllm import misread_by_vllm
+from raysearch.checkpoints.runtimes import readings
 from raysearch.core.estimate import estimate_text
 from raysearch.core.mask import Mask
 from raysearch.core.paths import write_atomically
@@ -231,8 +230,7 @@ def write_card(
         shown=estimate_text,
         tokenizer=True,
         auto_class="AutoModelForCausalLM",
-        misread=misread_by_llama_cpp(folder, evidence.mask, evidence.sites),
-        misread_by_vllm=misread_by_vllm(folder, evidence.mask, evidence.sites),
+        **runtime_values(readings(folder, evidence.mask, evidence.sites), name, was_run=True),
         has_adapter=(folder / ADAPTER_FOLDER).is_dir(),
         not_replaced=not_replaced,
     )

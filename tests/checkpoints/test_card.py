@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import transformers
 import yaml
 
 from raysearch.checkpoints.card import Evidence, Pruned, gguf_card, mergekit_yaml, model_card, verified_text
+from raysearch.checkpoints.runtimes import LLAMA_CPP, MLX, VLLM, Reading
 from raysearch.core.mask import Mask
 from raysearch.core.measure import PERPLEXITY, Measure
 from raysearch.core.site import Sites
@@ -39,7 +41,13 @@ def test_the_mergekit_recipe_keeps_the_same_layers() -> None:
 
 
 def test_the_card_carries_the_evidence() -> None:
-    card = model_card(PRUNED, EVIDENCE, "pruned", tokenizer=False, verified=verified_text(0.0, None))
+    readings = [
+        Reading("vllm"),
+        Reading("llama.cpp", misread="computes a tiny of 8 layers differently from one of 5"),
+        Reading("mlx", ran="12 tokens a second"),
+    ]
+    verified = verified_text(0.0, None)
+    card = model_card(PRUNED, EVIDENCE, "pruned", tokenizer=False, verified=verified, was_run=True, readings=readings)
     for part in (
         "`{1,2,5}`** (0-based",
         "| layers | 8 | 5 |",
@@ -54,10 +62,14 @@ def test_the_card_carries_the_evidence() -> None:
         'AutoModelForCausalLM.from_pretrained("pruned")',
         "`raysearch export beam-m3-3fa2c1d0 --gguf pruned.gguf --from model-Q4_K_M.gguf`",
         "\n█··██·██   layers 0 to 7: █ kept, · removed\n",
-        "| vLLM | `vllm serve ./pruned` |",
+        f"| transformers {transformers.__version__} | run | as above |",
+        f"| {VLLM.text} | its rules | `vllm serve ./pruned` |",
+        f"| {MLX.text} | run: 12 tokens a second | `mlx_lm.generate --model ./pruned --prompt 'Once upon a time'` |",
+        f"\n{LLAMA_CPP.text} would run another model: it computes a tiny of 8 layers differently from one of 5.\n",
         "`raysearch recover beam-m3-3fa2c1d0 --remove 3 --out pruned-healed`",
     ):
         assert part in card
+    assert "Ollama" not in card
     assert yaml.safe_load(card.split("---")[1])["library_name"] == "transformers"
 
 
@@ -68,13 +80,15 @@ def test_the_card_shows_the_readout_of_the_loss() -> None:
         (Measure("nats per token", "token"), []),
     ):
         evidence = replace(EVIDENCE, objective="another", measure=measure, dense_loss=0.5, loss=0.575, delta_error=None)
-        card = model_card(PRUNED, evidence, "pruned", tokenizer=True, verified=verified_text(None, NO_MEMORY))
+        verified = verified_text(None, NO_MEMORY)
+        card = model_card(PRUNED, evidence, "pruned", tokenizer=True, verified=verified, was_run=False, readings=())
+        assert f"| transformers {transformers.__version__} | its files | as above |" in card
         rows = [f"| loss ({measure.unit}) | 0.5000 | 0.5750 |", *readout, ""]
         assert card.partition("| parameters |")[2].splitlines()[1 : len(rows) + 1] == rows
 
 
 def test_the_card_of_a_gguf_file_names_the_build_that_reads_it() -> None:
-    for build, head in ((None, "| llama.cpp | `"), (11040, "| llama.cpp, build b11040 or newer | `")):
+    for build, head in ((None, "| llama.cpp"), (11040, "| llama.cpp, build b11040 or newer")):
         card = gguf_card(Mask.of(1), Sites.of_equal_layers(8), EVIDENCE, "pruned.gguf", "dense.gguf", (10, 8), build)
-        assert f"{head}llama-cli -m pruned.gguf` |\n" in card
+        assert f"\n{head} | the rules of {LLAMA_CPP.version} | `llama-cli -m pruned.gguf` |\n" in card
         assert ("| Ollama |" in card, "Older builds of llama.cpp" in card) == (build is None, build is not None)

@@ -10,11 +10,11 @@ import gguf
 import pytest
 from transformers import CONFIG_MAPPING, AutoConfig
 
-from raysearch.checkpoints import llama_cpp, vllm
+from raysearch.checkpoints import llama_cpp
 from raysearch.checkpoints.config_rules import changed_period, cut_config, cut_values
 from raysearch.checkpoints.gguf_pruning import refusals
 from raysearch.checkpoints.layer_rules import PERIODS, RULES, KeptLayers, Kind, LayerRule, config_rule, gguf_rule
-from raysearch.checkpoints.periods import WINDOW, Key, PeriodRule, periods_of
+from raysearch.checkpoints.periods import Key
 from raysearch.core.mask import Mask
 from tests.checkpoints.test_gguf_pruning import metadata, pruned
 from tests.models.conftest import write_llama
@@ -45,6 +45,11 @@ _CONFIG: list[tuple[str, Any, Any]] = [
     ("moe_layer_end_index", 2, 1),
     ("moe_layer_end_index", -1, -1),
     ("scale_depth", 2.0, 3**0.5),
+    (
+        "sparse_attention_config",
+        {"sparse_attention_freq": [0, 0, 1, 1], "sparse_block_size": 128},
+        {"sparse_attention_freq": [0, 1, 1], "sparse_block_size": 128},
+    ),
     ("linear_attn_config", {"full_attn_layers": [4], "kda_layers": [1, 2, 3]}, None),
     ("hidden_size", 4, 4),
 ]
@@ -97,7 +102,11 @@ def test_every_rule_names_families_that_have_its_key() -> None:
             is_type = family in CONFIG_MAPPING
             if not is_type and family not in architectures:
                 wrong.append(f"{family} is unknown")
-            is_renamed = family in ("kimi_linear", "deepseek_v4")  # transformers reads the key into others
+            is_renamed = family in (
+                "kimi_linear",
+                "deepseek_v4",
+                "minimax_m3_vl_text",
+            )  # transformers reads the key into others
             if is_type and rule.config and not is_renamed and not hasattr(AutoConfig.for_model(family), rule.config):
                 wrong.append(f"{family} has no {rule.config}")
         if rule.kind is Kind.FIXED and not rule.reason:
@@ -153,20 +162,3 @@ def test_a_period_that_no_list_replaces_is_kept_or_refused() -> None:
             assert changed_period(whole, [2, 3], 4) is None, "whole periods are removed"
             assert changed_period(whole, [0, 1, 2], 4) is None, "the last layer is removed"
     assert changed_period({"model_type": "zamba", "attn_layer_period": 2}, [1, 2, 3], 4) is None, "it has a list"
-
-
-@pytest.mark.parametrize("rules", [llama_cpp.PERIODS, vllm.PERIODS], ids=["llama.cpp", "vLLM"])
-def test_every_period_of_a_runtime_is_kept_or_noticed(rules: tuple[PeriodRule, ...]) -> None:
-    """Of each family, a whole period may be removed, and the first layer alone may not."""
-    for rule in rules:
-        for family in rule.families or ("llama",):
-            values: dict[Key | None, Any] = {rule.key: 2}
-            if rule.windows is not None:
-                values[WINDOW] = 4 if rule.windows else 0
-            (period,) = [period for period in periods_of(rules, family, values.get) if period.rule is rule]
-            length = period.length or 4
-            assert period.text == (f"one in {length}" if period.length else "the last one")
-            assert not period.changes(range(length if period.length else 1, 2 * length), 2 * length), (rule, family)
-            removed = 0 if period.length else 2 * length - 1
-            kept_layers = [layer for layer in range(2 * length) if layer != removed]
-            assert period.changes(kept_layers, 2 * length), (rule, family)

@@ -11,6 +11,7 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenizerFast
 
 import raysearch.models.export as export
+from raysearch.checkpoints.runtimes import LLAMA_CPP
 from raysearch.core.mask import Mask
 from raysearch.errors import UnsupportedModelError, UserError
 from raysearch.models.export import ExportResult, export_checkpoint
@@ -174,7 +175,10 @@ def test_the_card_leaves_out_llama_cpp_if_it_would_run_another_model(tmp_path: P
         exported(spec, mask, out, overwrite=True)
         card = (out / "README.md").read_text()
         assert ("| Ollama |" in card, "convert_hf_to_gguf" in card) == (fits, fits)
-        assert ("llama.cpp derives which layers rotate positions from their places, which" in card) is not fits
+        reason = (
+            "would run another model: it derives which layers rotate positions from their places, which have changed"
+        )
+        assert (f"{LLAMA_CPP.text} {reason}." in card) is not fits
 
 
 def test_tied_weights_stay_tied(tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ import pytest
 import torch
 
 import raysearch
+from raysearch.checkpoints.runtimes import VLLM
 from raysearch.cli.recovery_tables import recovery_parts
 from raysearch.recovery import recover, steps, training
 from raysearch.recovery.trainer import RecoveryTrainer, make_trainer
@@ -94,7 +95,7 @@ def test_a_recovered_model_is_a_checkpoint_and_nothing_is_done_twice(
     assert record.training.tokens > 0
     readme = (cwd / "healed/README.md").read_text()
     assert "| | dense | pruned | recovered | pruned / dense | recovered / dense |" in readme
-    assert "| vLLM | `vllm serve ./healed` |" in readme
+    assert f"| {VLLM.text} | its rules | `vllm serve ./healed` |" in readme
     assert "layers 0 to 4: █ kept, · removed" in readme
     with monkeypatch.context() as patch:
         patch.setattr(training, "make_trainer", pytest.fail)
