@@ -23,4 +23,4 @@ if __name__ == "__main__":
             tokens = [int(token) for token, _ in steps]
         except Exception as error:  # the other models still run
             tokens = f"{type(error).__name__}: {error}"
-        print(json.dumps({"folder": folder, "tokens": tokens}), flush=True)
+        sys.stdout.write(json.dumps({"folder": folder, "tokens": tokens}) + "\n")

@@ -50,6 +50,15 @@ _ROUTED = {
     "norm_topk_prob": True,
     "routed_scaling_factor": 1.5,
 }
+_YARN = {
+    "rope_type": "yarn",
+    "rope_theta": 1e4,
+    "factor": 2.0,
+    "original_max_position_embeddings": 256,
+    "beta_fast": 32.0,
+    "beta_slow": 1.0,
+    "truncate": True,  # as llama.cpp does for every model
+}
 #: The keys of real configs that transformers does not write, but other programs read.
 _OTHER_KEYS = (
     "full_attention_interval",
@@ -88,15 +97,15 @@ def _windows(period: int, n_layers: int) -> dict[str, Any]:
 MODELS = {
     "qwen3": TinyModel({**_WIDTHS, **_HEAD, "tie_word_embeddings": True}),
     "mistral": TinyModel({**_WIDTHS, **_HEAD, "sliding_window": None}),
-    "granite": TinyModel(
-        {**_WIDTHS, "logits_scaling": 4.0, "residual_multiplier": 0.5, "embedding_multiplier": 2.0}
-    ),
+    "granite": TinyModel({**_WIDTHS, "logits_scaling": 4.0, "residual_multiplier": 0.5, "embedding_multiplier": 2.0}),
     "olmo2": TinyModel(_WIDTHS),
     "qwen3_moe": TinyModel({**_WIDTHS, **_HEAD, **_EXPERTS, "norm_topk_prob": True}),
     # llama.cpp, vLLM or mlx-lm go by the places of layers with windows, so whole periods are removed.
     "gemma3_text": TinyModel({**_WIDTHS, **_HEAD, **_windows(6, 12), "query_pre_attn_scalar": 32}, tuple(range(6))),
     "gpt_oss": TinyModel(
-        {**_WIDTHS, **_HEAD, **_EXPERTS, **_windows(2, 8), "rope_parameters": {"rope_type": "default", "rope_theta": 1e4}}, (2, 3)
+        {**_WIDTHS, **_HEAD, **_EXPERTS, **_windows(2, 8), "rope_parameters": _YARN},
+        (2, 3),
+        runtimes=("vllm", "llama_cpp"),  # mlx-lm reads its experts in MXFP4 only
     ),
     "glm4_moe": TinyModel(
         {

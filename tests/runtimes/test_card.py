@@ -19,6 +19,7 @@ import torch
 from transformers import AutoTokenizer
 
 from tests.runtimes.environments import environment, run_converter, variables
+from tests.runtimes.llama_cpp_tokens import llama_cpp_tokens
 from tests.runtimes.models import N_TOKENS, SMOLLM2, SMOLLM2_MASK, by_transformers, export
 
 pytestmark = [pytest.mark.runtimes, pytest.mark.slow]
@@ -159,17 +160,15 @@ def test_vllm_serves_the_checkpoint(pruned: Path, expected: str) -> None:
 
 
 def test_llama_cpp_converts_and_runs_the_checkpoint(pruned: Path) -> None:
+    """The file for `llama-cli` is run by the llama.cpp of the package xllamacpp, which has no programs."""
     conversion, run = commands(pruned, "convert_hf_to_gguf.py")
     run_converter(conversion, pruned.parent)
-    binaries = environment("llama.cpp") / "build" / "bin"
-    run += ["--single-turn", "--prompt", "What is the capital of France?", "--predict", "8", "--temp", "0"]
-    with_model = typed(binaries, run, pruned.parent).stdout
-    assert "What is the capital of France?" in with_model
-    file = run[run.index("-m") + 1]
-    with server(binaries / "llama-server", ["-m", file, "--ctx-size", "256"], pruned.parent) as address:
-        tokenizer: Any = AutoTokenizer.from_pretrained(pruned)
-        bfloat16 = by_transformers(pruned, tokenizer(TEXT)["input_ids"], "float32")
-        assert completion(address) == tokenizer.decode(bfloat16)
+    program, option, file = run
+    assert (program, option) == ("llama-cli", "-m")
+    tokenizer: Any = AutoTokenizer.from_pretrained(pruned)
+    prompt = tokenizer(TEXT)["input_ids"]
+    generated = llama_cpp_tokens(pruned.parent / file, prompt, N_TOKENS)
+    assert [token["id"] for token in generated] == by_transformers(pruned, prompt)
 
 
 def test_mlx_generates_with_the_checkpoint(pruned: Path) -> None:

@@ -9,15 +9,24 @@ import gguf
 import pytest
 
 from raysearch.checkpoints.gguf_pruning import prune_gguf
-from raysearch.checkpoints.llama_cpp import misread_by_llama_cpp
-from raysearch.checkpoints.vllm import misread_by_vllm
+from raysearch.checkpoints.runtimes import readings
 from raysearch.core.mask import Mask
 from raysearch.core.site import Sites
 from raysearch.models.loading import describe
 from raysearch.models.spec import ModelSpec
 from tests.runtimes.environments import by_python, convert
 from tests.runtimes.llama_cpp_tokens import llama_cpp_tokens
-from tests.runtimes.models import MODELS, N_TOKENS, PROMPT, RUNTIMES, SMOLLM2, SMOLLM2_MASK, by_transformers, export, write_model
+from tests.runtimes.models import (
+    MODELS,
+    N_TOKENS,
+    PROMPT,
+    RUNTIMES,
+    SMOLLM2,
+    SMOLLM2_MASK,
+    by_transformers,
+    export,
+    write_model,
+)
 
 pytestmark = [pytest.mark.runtimes, pytest.mark.slow]
 
@@ -37,6 +46,11 @@ class Checkpoints:
 
     sources: dict[str, Path]
     expected: dict[Path, list[int]]
+
+    def folder(self, name: str) -> Path:
+        """Return the checkpoint of a name."""
+        (folder,) = [folder for folder in self.expected if folder.name == name]
+        return folder
 
     def folders(self, runtime: str) -> list[Path]:
         """Return the folders of the models that a runtime runs as transformers does, unless windows are flipped."""
@@ -69,17 +83,17 @@ def checkpoints(tmp_path_factory: pytest.TempPathFactory) -> Checkpoints:
 
 
 @pytest.fixture(scope="module")
-def vllm_tokens(checkpoints: Checkpoints) -> dict[Path, list[int] | str]:
+def vllm_tokens_of(checkpoints: Checkpoints) -> dict[Path, list[int] | str]:
     return by_python("vllm", checkpoints.folders("vllm"))
 
 
 @pytest.fixture(scope="module")
-def mlx_tokens(checkpoints: Checkpoints) -> dict[Path, list[int] | str]:
+def mlx_tokens_of(checkpoints: Checkpoints) -> dict[Path, list[int] | str]:
     return by_python("mlx", checkpoints.folders("mlx"))
 
 
 @pytest.fixture(scope="module")
-def converted_tokens(checkpoints: Checkpoints) -> dict[Path, list[int] | str]:
+def llama_cpp_tokens_of(checkpoints: Checkpoints) -> dict[Path, list[int] | str]:
     tokens: dict[Path, list[int] | str] = {}
     for folder in checkpoints.folders("llama_cpp"):
         file = convert(folder, folder.with_suffix(".gguf"))
@@ -102,26 +116,25 @@ def assert_runs_all(runtime: str, checkpoints: Checkpoints, tokens: dict[Path, l
 
 
 def test_vllm_generates_the_tokens_of_transformers(
-    checkpoints: Checkpoints, vllm_tokens: dict[Path, list[int] | str]
+    checkpoints: Checkpoints, vllm_tokens_of: dict[Path, list[int] | str]
 ) -> None:
-    assert_runs_all("vllm", checkpoints, vllm_tokens)
+    assert_runs_all("vllm", checkpoints, vllm_tokens_of)
 
 
 def test_llama_cpp_generates_the_tokens_of_transformers_after_the_conversion(
-    checkpoints: Checkpoints, converted_tokens: dict[Path, list[int] | str]
+    checkpoints: Checkpoints, llama_cpp_tokens_of: dict[Path, list[int] | str]
 ) -> None:
-    assert_runs_all("llama_cpp", checkpoints, converted_tokens)
+    assert_runs_all("llama_cpp", checkpoints, llama_cpp_tokens_of)
     for kind, n_heads in (("glm4_moe", 1), ("qwen3_5_text", 1), ("deepseek_v3", 0)):
-        (pruned,) = [folder for folder in checkpoints.expected if folder.name == f"{kind}-pruned"]
-        fields = gguf.GGUFReader(pruned.with_suffix(".gguf")).fields
+        fields = gguf.GGUFReader(checkpoints.folder(f"{kind}-pruned").with_suffix(".gguf")).fields
         counts = [field.contents() for name, field in fields.items() if name.endswith("nextn_predict_layers")]
         assert sum(counts) == n_heads, "the heads for further tokens are in the file, except for DeepSeek"
 
 
 def test_mlx_generates_the_tokens_of_transformers(
-    checkpoints: Checkpoints, mlx_tokens: dict[Path, list[int] | str]
+    checkpoints: Checkpoints, mlx_tokens_of: dict[Path, list[int] | str]
 ) -> None:
-    assert_runs_all("mlx", checkpoints, mlx_tokens)
+    assert_runs_all("mlx", checkpoints, mlx_tokens_of)
 
 
 def flipped_folder(checkpoints: Checkpoints, kind: str) -> Path:
@@ -135,31 +148,49 @@ def flipped_folder(checkpoints: Checkpoints, kind: str) -> Path:
     return folder
 
 
-def test_vllm_runs_another_model_if_windows_are_flipped_and_the_card_says_so(
-    checkpoints: Checkpoints, vllm_tokens: dict[Path, list[int] | str]
-) -> None:
-    folder = flipped_folder(checkpoints, "gpt_oss")
-    sites = Sites.of_equal_layers(MODELS["gpt_oss"].settings["num_hidden_layers"])
-    assert isinstance(vllm_tokens[folder], list), vllm_tokens[folder]
-    assert vllm_tokens[folder] != checkpoints.expected[folder]
-    assert misread_by_vllm(folder, FLIPPED["gpt_oss"], sites)
-    assert "vllm serve" not in (folder / "README.md").read_text()
-    assert misread_by_vllm(folder, Mask.of(*MODELS["gpt_oss"].removed), sites) is None
-    gemma = flipped_folder(checkpoints, "gemma3_text")
-    assert vllm_tokens[gemma] == checkpoints.expected[gemma], "vLLM reads the list of Gemma 3"
-    assert "vllm serve" in (gemma / "README.md").read_text()
+def fits(runtime: str, kind: str, folder: Path, mask: Mask) -> bool:
+    """Return whether a runtime's rules say that it runs a pruned checkpoint as it is.
 
-
-@pytest.mark.parametrize("kind", FLIPPED)
-def test_llama_cpp_runs_another_model_if_windows_are_flipped_and_the_card_says_so(
-    kind: str, checkpoints: Checkpoints, converted_tokens: dict[Path, list[int] | str]
-) -> None:
-    folder = flipped_folder(checkpoints, kind)
+    Args:
+        runtime: The name of the runtime in a config.
+        kind: The name of the model.
+        folder: The pruned checkpoint.
+        mask: The removed layers.
+    """
     sites = Sites.of_equal_layers(MODELS[kind].settings["num_hidden_layers"])
-    assert converted_tokens[folder] != checkpoints.expected[folder]
-    assert misread_by_llama_cpp(folder, FLIPPED[kind], sites)
-    assert "llama-cli" not in (folder / "README.md").read_text()
-    assert misread_by_llama_cpp(folder, Mask.of(*MODELS[kind].removed), sites) is None
+    (reading,) = [reading for reading in readings(folder, mask, sites) if reading.runtime == runtime]
+    return reading.fits
+
+
+@pytest.mark.parametrize(
+    ("runtime", "kind", "command"),
+    [
+        ("vllm", "gpt_oss", "vllm serve"),
+        ("llama.cpp", "gpt_oss", "llama-cli"),
+        ("llama.cpp", "gemma3_text", "llama-cli"),
+        ("mlx", "gemma3_text", "mlx_lm.generate"),
+    ],
+)
+def test_a_runtime_runs_another_model_if_windows_are_flipped_and_the_card_says_so(
+    runtime: str, kind: str, command: str, checkpoints: Checkpoints, request: pytest.FixtureRequest
+) -> None:
+    folder = checkpoints.folder(f"{kind}-flipped")
+    tokens = request.getfixturevalue(f"{runtime.replace('.', '_')}_tokens_of")[folder]
+    assert isinstance(tokens, list), tokens
+    assert tokens != checkpoints.expected[folder]
+    assert not fits(runtime, kind, folder, FLIPPED[kind])
+    assert command not in (folder / "README.md").read_text("utf-8")
+    pruned = checkpoints.folder(f"{kind}-pruned")
+    assert fits(runtime, kind, pruned, Mask.of(*MODELS[kind].removed))
+    assert command in (pruned / "README.md").read_text("utf-8")
+
+
+def test_vllm_reads_the_list_of_windows_of_gemma(
+    checkpoints: Checkpoints, vllm_tokens_of: dict[Path, list[int] | str]
+) -> None:
+    folder = checkpoints.folder("gemma3_text-flipped")
+    assert vllm_tokens_of[folder] == checkpoints.expected[folder]
+    assert "vllm serve" in (folder / "README.md").read_text("utf-8")
 
 
 @pytest.mark.parametrize("kind", FLIPPED)
@@ -171,5 +202,5 @@ def test_llama_cpp_runs_the_same_mask_of_a_gguf_file_that_raysearch_prunes(
     dense = convert(source, tmp_path / "dense.gguf")
     sizes = describe(ModelSpec(kind, str(source))).sizes
     pruned = prune_gguf(dense, FLIPPED[kind], tmp_path / "pruned.gguf", sizes=sizes, search_id="greedy-m1")
-    expected = checkpoints.expected[flipped_folder(checkpoints, kind)]
+    expected = checkpoints.expected[checkpoints.folder(f"{kind}-flipped")]
     assert [token["id"] for token in llama_cpp_tokens(pruned.out, PROMPT, N_TOKENS)] == expected

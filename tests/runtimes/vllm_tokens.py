@@ -23,4 +23,4 @@ if __name__ == "__main__":
             tokens = f"{type(error).__name__}: {error}"
         model = None
         gc.collect()
-        print(json.dumps({"folder": folder, "tokens": tokens}), flush=True)
+        sys.stdout.write(json.dumps({"folder": folder, "tokens": tokens}) + "\n")
