@@ -50,6 +50,7 @@ EDGES = {
     "bitsandbytes": ("recovery/trainer.py",),
     "liger_kernel": ("models/fused_head.py",),
     "lm_eval": ("assessment/harness.py", "assessment/task_files.py"),
+    "aiohttp": ("assessment/serving/client.py",),
     "sqlite3": ("ledger/",),
     "matplotlib": ("figures/",),
     "statsmodels": ("reporting/analysis/",),

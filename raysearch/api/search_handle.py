@@ -409,10 +409,11 @@ class Search:
         new_overrides = all_overrides(overrides, values)
         with self._opened() as (ledger, record):
             config = job_config("assess", new_overrides, record.config, config_dir)
-            assessment = build.assess_spec(config)
+            assess = build.assess_config(config)
             tracking = recorded_tracking(record.config, self.location, ledger)
             search = self._spec_on_cluster(record, ledger, config["cluster"])
-            return assess_search(record, ledger, search, assessment, remove, tracked_observer(tracking, observer))
+            tracked = tracked_observer(tracking, observer)
+            return assess_search(record, ledger, search, assess.assess, assess.serve, remove, tracked)
 
     def recover(
         self,

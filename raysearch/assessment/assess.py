@@ -16,6 +16,8 @@ from raysearch.assessment.own_data import OWN, OwnText, is_installed, own_text
 from raysearch.assessment.perplexity import measure_perplexities, text_specs
 from raysearch.assessment.probe import ask_probe, probe_problems
 from raysearch.assessment.results import Assessments, Result, SearchAssessment
+from raysearch.assessment.serving.measure import measure_serving
+from raysearch.assessment.serving.serving import Serving
 from raysearch.assessment.spec import AssessSpec
 from raysearch.assessment.speed import DECODE, MEMORY, measure_speeds
 from raysearch.assessment.task_files import check_names, find_tasks
@@ -36,6 +38,7 @@ from raysearch.searching.observer import Observer
 from raysearch.searching.recommend import SpeedMeter
 from raysearch.searching.recommendation import Speed
 from raysearch.searching.search_record import SearchRecord
+from raysearch.searching.serve_options import ServeOptions
 from raysearch.searching.spec import SearchSpec
 from raysearch.searching.speed_options import SpeedOptions
 
@@ -47,6 +50,7 @@ def plan_assessment(
     ledger: Path,
     files: ModelFiles | None = None,
     searched: EvaluationSpec | None = None,
+    serve: ServeOptions | None = None,
 ) -> AssessmentPlan:
     """Read the texts and find the tasks of an assessment of a model, without loading its weights.
 
@@ -57,6 +61,7 @@ def plan_assessment(
         ledger: The file of the ledger; ready task files are written to its folder.
         files: The model's files, if they were read before.
         searched: The calibrations of the search, or of all searches of this model, for `spec.own_data`; None for none.
+        serve: How speed is measured in the runtime `spec.serve`; None if it cannot be measured here.
 
     Returns:
         The plan, whose parts fit each other and the model.
@@ -66,6 +71,7 @@ def plan_assessment(
     """
     info = describe(model)
     _check_speed(spec.speed, model, info)
+    serving = _serving(spec, serve, info)
     cluster.check_model(info.model)
     sources = find_tasks(spec, ledger.parent)
     files = files or ModelFiles(info.model)
@@ -81,7 +87,7 @@ def plan_assessment(
     if spec.chat and not getattr(files.tokenizer, "chat_template", None):
         raise UserError("assess.chat=true needs a model with a chat template, and this one has none; leave it out")
     problems = probe_problems(spec.probe, files.tokenizer) if spec.probe.enabled else ()
-    return AssessmentPlan(spec, cluster, info, files, texts, tasks, sources, problems, unused.notes(spec))
+    return AssessmentPlan(spec, cluster, info, files, texts, tasks, sources, problems, unused.notes(spec), serving)
 
 
 def _check_speed(options: SpeedOptions, model: ModelSpec, info: ModelInfo) -> None:
@@ -93,6 +99,20 @@ def _check_speed(options: SpeedOptions, model: ModelSpec, info: ModelInfo) -> No
             f"{section}.context_tokens={options.context_tokens} with {section}.new_tokens={options.new_tokens} "
             f"is longer than the {most} positions of {model.name}; use less, or {section}.enabled=false"
         )
+
+
+def _serving(spec: AssessSpec, options: ServeOptions | None, info: ModelInfo) -> Serving | None:
+    """Return the runtime that is to be measured, which is there; None for none."""
+    if spec.serve is None:
+        return None
+    if options is None:
+        raise UserError(
+            f"assess.serve={spec.serve} measures the mask of one search; leave it out here, and run raysearch assess "
+            "SEARCH"
+        )
+    serving = Serving(spec.serve, options)
+    serving.check(info)
+    return serving
 
 
 def _calibrations(evaluation: EvaluationSpec, info: ModelInfo, files: ModelFiles) -> list[Calibration]:
@@ -134,7 +154,8 @@ def assess_masks(
     make_pool: Callable[[], Pool] | None = None,
     on_progress: Callable[[str], None] = lambda line: None,
 ) -> Assessments:
-    """Assess masks and the dense model: perplexities, answers, lm-eval's tasks, then speed on an idle pool.
+    """Assess masks and the dense model: perplexities, answers, lm-eval's tasks, then speed on an idle pool
+    and in a runtime.
 
     Each result is in the ledger as soon as it is computed. So the same call resumes an interrupted assessment, and
     loads no model if the ledger has all results.
@@ -172,6 +193,7 @@ def assess_masks(
             ask_probe(context),
             run_tasks(context, jobs),
             measure_speeds(context),
+            measure_serving(context),
         ]
     by_mask: dict[Mask, dict[str, Result]] = {mask: {} for mask in masks}
     for results, _ in measured:
@@ -181,7 +203,13 @@ def assess_masks(
 
 
 def assess_search(
-    record: SearchRecord, ledger: Ledger, search: SearchSpec, spec: AssessSpec, remove: int | None, observer: Observer
+    record: SearchRecord,
+    ledger: Ledger,
+    search: SearchSpec,
+    spec: AssessSpec,
+    serve: ServeOptions,
+    remove: int | None,
+    observer: Observer,
 ) -> SearchAssessment:
     """Assess the mask of a search and the dense model, and record the results.
 
@@ -190,6 +218,7 @@ def assess_search(
         ledger: An open ledger.
         search: The specification of the search, built from `record.config`, with the cluster that is to compute this.
         spec: The texts, the tasks and the options.
+        serve: How speed is measured in the runtime `spec.serve`.
         remove: The number of layers of the mask, of which the best is assessed; None for the search's result.
         observer: Receives progress, warnings and results.
 
@@ -202,7 +231,9 @@ def assess_search(
     """
     mask = record.best_of_size(remove).mask
     evaluation = search.evaluation
-    plan = plan_assessment(spec, evaluation.model, evaluation.cluster, evaluation.ledger, searched=evaluation)
+    plan = plan_assessment(
+        spec, evaluation.model, evaluation.cluster, evaluation.ledger, searched=evaluation, serve=serve
+    )
     record.check_weights(plan.fingerprint)
     check_tasks(plan, ledger)
     for note in plan.notes:

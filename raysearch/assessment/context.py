@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from raysearch.assessment.results import Result
+from raysearch.assessment.serving.serving import Serving
 from raysearch.assessment.spec import AssessSpec
 from raysearch.assessment.task_files import TaskSource
 from raysearch.calibration.calibration import Calibration
@@ -45,6 +46,7 @@ class AssessmentPlan:
         sources: The tasks of lm-eval.
         problems: The problems of the arithmetic probe; empty if it is not enabled.
         notes: Sentences to the user on the choice of texts.
+        serving: The runtime in which speed is measured; None for none.
     """
 
     spec: AssessSpec
@@ -56,6 +58,7 @@ class AssessmentPlan:
     sources: Sequence[TaskSource] = ()
     problems: tuple[ArithmeticProblem, ...] = ()
     notes: tuple[str, ...] = ()
+    serving: Serving | None = None
 
     @property
     def fingerprint(self) -> str:

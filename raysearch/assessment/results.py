@@ -82,7 +82,8 @@ class Assessments:
         numbers: dict[str, float] = {}
         for name, result in self.by_mask[mask].items():
             numbers |= named_estimate(name, "pruned", result.estimate)
-            numbers |= named_estimate(name, "dense", self.by_mask[Mask()][name].estimate)
+            if name in self.by_mask[Mask()]:  # a server of the pruned model may be the only one
+                numbers |= named_estimate(name, "dense", self.by_mask[Mask()][name].estimate)
             numbers |= named_estimate(name, "retention", result.retention)
         return numbers
 

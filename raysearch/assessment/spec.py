@@ -15,6 +15,7 @@ from raysearch.core.options import Options, Seed
 from raysearch.core.paths import as_name
 from raysearch.core.validation import SECTION, UserPath
 from raysearch.errors import UserError
+from raysearch.searching.serve_options import Serve
 from raysearch.searching.speed_options import SpeedOptions
 
 
@@ -72,6 +73,7 @@ class AssessSpec(Options):
         batch_size: The number of rows in a batch of a task.
         probe: The arithmetic probe.
         speed: How speed is measured.
+        serve: The runtime in which speed is measured, too, as the section ``serve`` says; None for none.
         own_data: Whether data of the search that the search did not use replace the State of the Union addresses among
             the texts.
     """
@@ -94,6 +96,7 @@ class AssessSpec(Options):
     batch_size: PositiveInt = 8
     probe: ProbeOptions = ProbeOptions()
     speed: SpeedOptions = field(default_factory=SpeedOptions)
+    serve: Serve | None = None
     own_data: bool = False
 
     def __post_init__(self) -> None:
@@ -111,8 +114,8 @@ class AssessSpec(Options):
 
     @property
     def measures(self) -> list[str]:
-        """The names of the measurements of each mask: texts, tasks, the probe, speed."""
-        switches = {"probe": self.probe.enabled, "speed": self.speed.enabled}
+        """The names of the measurements of each mask: texts, tasks, the probe, speed, a runtime."""
+        switches = {"probe": self.probe.enabled, "speed": self.speed.enabled, "serve": self.serve is not None}
         return [*self.texts, *self.generation, *self.tasks, *(name for name, enabled in switches.items() if enabled)]
 
     @property

@@ -178,12 +178,20 @@ def assessment_table(title: str, mask: Mask, dense: Mapping[str, Result], pruned
     rows = []
     for name, result in pruned.items():
         # the dense model's speed is from the same measurement
-        if result.metric.group == "speed":
-            dense_estimate = Estimate(result.detail["dense"], result.detail["dense_error"])
-        else:
+        dense_estimate = None
+        if result.metric.group != "speed":
             dense_estimate = dense[name].estimate
-        cells = (number_cell(estimate, result.metric.unit) for estimate in (dense_estimate, result.estimate))
-        row = result.metric.heading, *cells, estimate_text(result.retention), result.extent
+        elif result.detail["dense"] is not None:
+            dense_estimate = Estimate(result.detail["dense"], result.detail["dense_error"])
+        unit = result.metric.unit
+        dense_cell = "" if dense_estimate is None else number_cell(dense_estimate, unit)
+        row = (
+            result.metric.heading,
+            dense_cell,
+            number_cell(result.estimate, unit),
+            estimate_text(result.retention),
+            result.extent,
+        )
         rows.append((result.metric.group, row))
     add_sections(table, rows)
     return table
@@ -210,19 +218,17 @@ def _notes(assessment: SearchAssessment) -> list[str]:
         tasks = ",".join(name for name, task_folder in assessment.task_files.items() if task_folder == folder)
         notes.append(f"To check with lm-eval's own command: lm_eval --include_path {folder} --tasks {tasks} …")
     notes += _examples(assessment)
-    from raysearch.assessment.speed import DECODE
-
-    if DECODE.name in assessment.pruned:
-        detail = assessment.pruned[DECODE.name].detail
-        measured_mask = detail["measured_on"]
-        notes.append(
-            f"Speed: {detail['machine']}, {count(detail['threads'], 'thread')}; memory by {detail['memory_source']}"
-        )
-        if measured_mask != str(assessment.mask):
-            n_layers = count(len(assessment.mask), "layer")
-            notes.append(
-                f"Speed was measured on another mask of {n_layers}, {measured_mask}: all layers have the same size."
-            )
+    measurements = {
+        detail.get("runtime", "Speed"): detail
+        for detail in (result.detail for result in assessment.pruned.values() if result.metric.group == "speed")
+    }
+    for title, detail in measurements.items():
+        threads = f", {count(detail['threads'], 'thread')}" if "threads" in detail else ""
+        notes.append(f"{title}: {detail['machine']}{threads}; memory by {detail['memory_source']}")
+    other_masks = {detail["measured_on"] for detail in measurements.values()} - {str(assessment.mask)}
+    for mask in other_masks:
+        n_layers = count(len(assessment.mask), "layer")
+        notes.append(f"Speed was measured on another mask of {n_layers}, {mask}: all layers have the same size.")
     return [
         *notes,
         *(f"Warning: the search calibrated on samples of the same text: {name}" for name in assessment.overlaps),

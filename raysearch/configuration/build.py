@@ -415,7 +415,12 @@ def assess_spec(config: Mapping[str, Any]) -> AssessSpec:
     Raises:
         UserError: The section ``assess`` is wrong, or measures nothing.
     """
-    return validated(AssessConfig, "", _values_of(AssessConfig, config)).assess
+    return assess_config(config).assess
+
+
+def assess_config(config: Mapping[str, Any]) -> AssessConfig:
+    """Build a configuration composed from ``conf/assess.yaml``; errors are those of `assess_spec`."""
+    return validated(AssessConfig, "", _values_of(AssessConfig, config))
 
 
 def recover_spec(config: Mapping[str, Any]) -> RecoverySpec:

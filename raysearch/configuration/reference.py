@@ -27,6 +27,7 @@ from raysearch.evaluation.screening import Screening
 from raysearch.models.spec import ModelSpec
 from raysearch.recovery.spec import RecoveryOptions
 from raysearch.searching.recommendation import Budget
+from raysearch.searching.serve_options import ServeOptions
 from raysearch.searching.speed_options import SearchSpeedOptions, SpeedOptions
 from raysearch.studies.spec import Margin, StopCriteria, StudyOptions
 from raysearch.text.sentences import as_typed, listed
@@ -119,6 +120,7 @@ def _sections_with_prefix() -> Iterator[_Section]:
     yield _Section("assess.answers", "assess.answers", AnswerOptions)
     yield _Section("assess.probe", "assess.probe", ProbeOptions)
     yield _Section("assess.speed", "assess.speed", SpeedOptions)
+    yield _Section("serve", "serve", ServeOptions)
     yield _Section("recovery", "recovery", RecoveryOptions)
     yield _Section("study", "study", StudyOptions, ["stop", "margin"])
     yield _Section("study: searches and recoveries", "study", StudyGrid)

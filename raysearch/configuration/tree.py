@@ -35,6 +35,7 @@ from raysearch.models.spec import ModelSpec
 from raysearch.recovery.spec import RecoveryOptions
 from raysearch.searchers.base import Searcher
 from raysearch.searching.recommendation import Budget
+from raysearch.searching.serve_options import ServeOptions
 from raysearch.searching.speed_options import SearchSpeedOptions
 from raysearch.studies.spec import StudyOptions
 from raysearch.text.sentences import as_typed
@@ -367,10 +368,12 @@ class AssessConfig:
 
     Args:
         assess: The texts, tasks and speeds to measure.
+        serve: How speed is measured in a runtime.
         seed: The seed of randomly drawn texts.
     """
 
     assess: Annotated[AssessSpec, built_by(_build_measures)]
+    serve: Annotated[ServeOptions, SECTION]
     seed: NonNegativeInt
 
 

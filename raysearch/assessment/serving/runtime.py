@@ -1,0 +1,130 @@
+"""The contract of a runtime: which files its server reads, and how it is started."""
+
+from __future__ import annotations
+
+import subprocess
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any, ClassVar
+
+from raysearch.assessment.serving.client import Client
+from raysearch.assessment.serving.process import cause_of
+from raysearch.core.mask import Mask
+from raysearch.errors import UserError
+from raysearch.models.spec import ModelInfo
+from raysearch.searching.serve_options import ServeOptions
+
+_TIMEOUT_S = 600.0  # of a program that says its version
+
+
+class Runtime(ABC):
+    """A runtime whose servers can be measured.
+
+    Attributes:
+        title: Its name for people.
+        name: Its name as a value of ``assess.serve``.
+        program: The words that start a server, before its arguments.
+    """
+
+    title: ClassVar[str]
+    name: ClassVar[str]
+    program: ClassVar[Sequence[str]]
+
+    @abstractmethod
+    def version_words(self, words: Sequence[str]) -> Sequence[str]:
+        """Return the command that prints the version of the runtime, given the words that start a server."""
+
+    @abstractmethod
+    def served_version(self, client: Client) -> str:
+        """Return the version that a server says that it has."""
+
+    @abstractmethod
+    def check(self, info: ModelInfo, options: ServeOptions) -> None:
+        """Refuse a model whose files for the server cannot be written.
+
+        Args:
+            info: The dense model.
+            options: How the server is measured.
+
+        Raises:
+            UserError: The runtime needs files in another form.
+        """
+
+    @abstractmethod
+    def write(self, info: ModelInfo, mask: Mask, folder: Path, options: ServeOptions, files: ExitStack) -> Path:
+        """Return the files of a model without the layers of a mask.
+
+        Args:
+            info: The dense model.
+            mask: The layers to remove.
+            folder: An empty folder for new files.
+            options: How the server is measured.
+            files: Closed when the files are no longer read.
+
+        Returns:
+            What the server is to load. For the empty mask it is the model's own file or folder if that is possible.
+
+        Raises:
+            UserError: The files cannot be read or written.
+        """
+
+    @abstractmethod
+    def arguments(self, model: Path, port: int, options: ServeOptions, info: ModelInfo) -> Sequence[str]:
+        """Return the arguments of a server.
+
+        Args:
+            model: What it loads.
+            port: Its port.
+            options: The sequences and tokens that it needs room for.
+            info: The dense model.
+
+        Returns:
+            The arguments, without those of the user.
+        """
+
+    @abstractmethod
+    def kv_cache(self, log: str, client: Client) -> Mapping[str, Any]:
+        """Return what a server tells of its KV cache.
+
+        Args:
+            log: What it has written.
+            client: A client of it.
+
+        Returns:
+            Plain values; ``kv_cache_bytes`` for its size in bytes, if the server tells it.
+        """
+
+    @property
+    def environment(self) -> Mapping[str, str]:
+        """Additional environment variables of the server."""
+        return {}
+
+    def words(self, options: ServeOptions) -> list[str]:
+        """Return the words that start a server, before its arguments."""
+        return options.command_words or [*self.program]
+
+    def version(self, options: ServeOptions) -> str:
+        """Return the version of the program that is to be measured.
+
+        Raises:
+            UserError: The program does not exist or fails.
+        """
+        words = [*self.version_words(self.words(options))]
+        remedy = f"install {self.title}, or name the program with serve.command=…"
+        setting = f"assess.serve={self.name}: {' '.join(words[:2])}"
+        try:
+            done = subprocess.run(
+                words, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=_TIMEOUT_S, errors="replace"
+            )
+        except (OSError, subprocess.TimeoutExpired) as error:
+            raise UserError(f"{setting} cannot be run ({error}); {remedy}") from error
+        lines = [line.strip() for line in [*done.stdout.splitlines(), *done.stderr.splitlines()] if line.strip()]
+        if done.returncode or not lines:
+            raise UserError(f"{setting} fails ({cause_of(lines)}); {remedy}")
+        return self.version_in(lines)
+
+    def version_in(self, lines: Sequence[str]) -> str:
+        """Return the version in the lines that the program has printed."""
+        return next((line.partition("version:")[2].strip() for line in lines if "version:" in line), lines[0])

@@ -1,0 +1,85 @@
+"""vLLM's servers, which load a folder with config and safetensors."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from typing_extensions import override
+
+from raysearch.assessment.serving.client import Client
+from raysearch.assessment.serving.runtime import Runtime
+from raysearch.core.mask import Mask
+from raysearch.models.export import safetensors_folder, write_files
+from raysearch.models.spec import ModelInfo
+from raysearch.searching.serve_options import ServeOptions
+
+_CACHE_BYTES = 2**30  # two servers run at once, and by default each takes most of the memory
+_CONFIG = re.compile(r"^vllm:cache_config_info\{(.*)\}", re.MULTILINE)
+_TOLD = ("block_size", "num_gpu_blocks", "kv_cache_size_tokens", "kv_cache_memory_bytes")
+
+
+class VLLM(Runtime):
+    """vLLM."""
+
+    title = "vLLM"
+    name = "vllm"
+    program = ("vllm", "serve")
+
+    @override
+    def version_words(self, words: Sequence[str]) -> Sequence[str]:
+        program = words[0]
+        if Path(program).name.startswith("python"):  # python -m vllm.entrypoints.openai.api_server
+            return [program, "-c", "import vllm; print(vllm.__version__)"]
+        return [program, "--version"]
+
+    @override
+    def version_in(self, lines: Sequence[str]) -> str:
+        return next((line for line in reversed(lines) if re.match(r"\d+\.\d+", line)), lines[-1])
+
+    @override
+    def served_version(self, client: Client) -> str:
+        return str(client.read("../version")["version"])
+
+    @override
+    def check(self, info: ModelInfo, options: ServeOptions) -> None:
+        """Any model can be exported."""
+
+    @override
+    def write(self, info: ModelInfo, mask: Mask, folder: Path, options: ServeOptions, files: ExitStack) -> Path:
+        model = replace(info.model, adapter=None)  # merging it changes no size
+        source = files.enter_context(safetensors_folder(model))
+        if not mask:
+            return source
+        sites = info.sites
+        write_files(folder, source, sites.kept_layers(mask), sites.n_layers, model.trust_remote_code)
+        return folder
+
+    @override
+    def arguments(self, model: Path, port: int, options: ServeOptions, info: ModelInfo) -> Sequence[str]:
+        settings = {
+            "model": model,
+            "host": "127.0.0.1",
+            "port": port,
+            "max-model-len": options.n_tokens,
+            "max-num-seqs": options.batch,
+            "kv-cache-memory-bytes": _CACHE_BYTES,
+        }
+        words = [word for name, value in settings.items() for word in (f"--{name}", str(value))]
+        code = ["--trust-remote-code"] if info.model.trust_remote_code else []
+        return [*words, "--no-enable-prefix-caching", *code]
+
+    @property
+    @override
+    def environment(self) -> Mapping[str, str]:
+        return {"VLLM_NO_USAGE_STATS": "1"}
+
+    @override
+    def kv_cache(self, log: str, client: Client) -> Mapping[str, Any]:
+        config = _CONFIG.search(client.text("../metrics"))
+        values = dict(re.findall(r'(\w+)="([^"]*)"', config[1])) if config else {}
+        return {"kv_cache_told": {name: int(values[name]) for name in _TOLD if values.get(name, "").isdecimal()}}
