@@ -20,7 +20,7 @@ if __name__ == "__main__":
             model, _ = load_model(Path(folder))
             model.set_dtype(mx.float32)
             steps = generate_step(mx.array(request["prompt"]), model, max_tokens=request["n_tokens"])
-            tokens = [int(token) for token, _ in steps]
+            tokens: list[int] | str = [int(token) for token, _ in steps]
         except Exception as error:  # the other models still run
             tokens = f"{type(error).__name__}: {error}"
         sys.stdout.write(json.dumps({"folder": folder, "tokens": tokens}) + "\n")

@@ -18,7 +18,7 @@ if __name__ == "__main__":
         try:
             model = LLM(folder, dtype="float32", enforce_eager=True, max_model_len=256, max_num_seqs=1)
             (answer,) = model.generate({"prompt_token_ids": request["prompt"]}, sampling, use_tqdm=False)
-            tokens = list(answer.outputs[0].token_ids)
+            tokens: list[int] | str = list(answer.outputs[0].token_ids)
         except Exception as error:  # the other models still run
             tokens = f"{type(error).__name__}: {error}"
         model = None
