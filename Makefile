@@ -1,6 +1,6 @@
 # make demo    search a small language model for the 5 layers it misses least, and export it without them
 # make test    the tests that need neither the demo model nor the documents
-# make real    the tests on the demo model, and the commands that the documents show; CI runs all targets
+# make real    the tests on the demo model, and the commands that the documents show; CI runs check, test, real and faults
 # make check   linter, formatter, types, and the documents as a site
 # make docs    the documents as a site in build/site
 # make fix     what the linter and the formatter can mend
