@@ -130,7 +130,7 @@ def test_a_gguf_file_is_sent_with_a_card(run: Run, world: World, cwd: Path, hub:
     assert sent["small.gguf"] == (cwd / "small.gguf").read_bytes()
     card = sent["README.md"].decode()
     assert "| layers | 4 | 2 |" in card
-    assert "| with | |" in card
+    assert "| runtime | checked | command |" in card
     assert "layers 0 to 3: █ kept, · removed" in card
     assert len(json.loads(sent["raysearch.json"])["mask"]) == 2
     assert "# tiny-llama without 2 of its 4 layers" in card.replace("\\", "")
