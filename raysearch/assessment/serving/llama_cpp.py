@@ -86,6 +86,11 @@ class LlamaCpp(Runtime):
         }
         return [word for name, value in settings.items() for word in (f"-{name}", str(value))]
 
+    @property
+    @override
+    def environment(self) -> Mapping[str, str]:
+        return {"LLAMA_ARG_CACHE_RAM": "0"}  # else the states of earlier prompts stay in memory
+
     @override
     def kv_cache(self, log: str, client: Client) -> Mapping[str, Any]:
         sizes = [float(size) for size in _CACHE.findall(log)]

@@ -47,7 +47,7 @@ def serve_speeds(
     Args:
         context: The plan with the dense model, the ledger, and who is told of the progress.
         serving: The runtime.
-        masks: The masks, also the dense one.
+        masks: The masks.
 
     Returns:
         By mask, also for the dense one unless only `ServeOptions.url` is given: the medians; each repeat as
@@ -64,14 +64,14 @@ def serve_speeds(
     pruned_masks = [mask for mask in masks if mask]
     if serving.urls and len(pruned_masks) != 1:
         raise UserError(f"serve.url={options.url} serves one checkpoint, so it is for one search; name that")
+    masks = list(dict.fromkeys([Mask(), *masks]))
     stand_ins = {mask: mask if serving.urls else plan.info.sites.of_same_speed(mask) for mask in masks}
     identity = {name: value for name, value in vars(options).items() if name not in ("timeout_s", "converter")}
     name = plan.named(
         {"serve": serving.name, "version": serving.version, "machine": _place(context, serving), **identity}
     )
-    models = list(dict.fromkeys(stand_ins.values()))
-    if options.url is not None and options.dense_url is None:
-        models.remove(Mask())
+    has_dense = options.url is None or options.dense_url is not None
+    models = [mask for mask in dict.fromkeys(stand_ins.values()) if mask or has_dense]
     summaries = plan.recorded(context.ledger, name, models)
     measured = 0
     if set(models) - set(summaries):  # measure all of them, since only speeds of one run are comparable
