@@ -21,7 +21,7 @@ from raysearch.models.surgery import remove_layers
 from tests.cases import assert_each
 from tests.models.conftest import WIDTH, split, write_llama
 from tests.models.families import VOCABULARY
-from tests.runtimes.llama_cpp_tokens import llama_cpp_tokens
+from tests.runtimes.llama_cpp_tokens import llama_cpp_log_probs
 from tests.sentences import Sentences
 
 TOKENS = [5, 9, 100, 17, 33, 50, 60, 61, 7, 8, 120, 5]
@@ -52,10 +52,9 @@ def metadata(path: Path) -> dict[str, Any]:
 
 def by_llama_cpp(path: Path) -> np.ndarray[Any, Any]:
     """Return the log-probabilities of the next token in llama.cpp."""
-    (next_token,) = llama_cpp_tokens(path, TOKENS, n_tokens=1, n_probs=VOCABULARY)
     log_probs = np.full(VOCABULARY, np.nan)
-    for token in next_token["top_logprobs"]:
-        log_probs[token["id"]] = token["logprob"]
+    for token, log_prob in llama_cpp_log_probs(path, TOKENS, VOCABULARY).items():
+        log_probs[token] = log_prob
     return log_probs
 
 

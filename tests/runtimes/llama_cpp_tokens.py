@@ -8,18 +8,33 @@ from typing import Any
 import xllamacpp
 
 
-def llama_cpp_tokens(file: Path, prompt: list[int], n_tokens: int, n_probs: int = 1) -> list[Any]:
-    """Return the greedy tokens of llama.cpp in float32, each with its most probable alternatives.
+def llama_cpp_tokens(file: Path, prompt: list[int], n_tokens: int) -> list[int]:
+    """Return the tokens that llama.cpp generates greedily.
 
     Args:
         file: The GGUF file.
         prompt: The token ids of the prompt.
         n_tokens: The number of tokens to generate.
-        n_probs: The number of alternatives for each token.
-
-    Returns:
-        One dictionary for each token, with its ``id`` and its ``top_logprobs``.
     """
+    # Not those of the log-probabilities, which leave out tokens that end within a character.
+    return _completion(file, prompt, n_predict=n_tokens, return_tokens=True, verbose=True)["__verbose"]["tokens"]
+
+
+def llama_cpp_log_probs(file: Path, prompt: list[int], n_probs: int) -> dict[int, float]:
+    """Return the log-probabilities of the most probable next tokens in llama.cpp, by token id.
+
+    Args:
+        file: The GGUF file.
+        prompt: The token ids of the prompt.
+        n_probs: The number of tokens.
+    """
+    answer = _completion(file, prompt, n_predict=1, n_probs=n_probs)
+    (next_token,) = answer["choices"][0]["logprobs"]["content"]
+    return {token["id"]: token["logprob"] for token in next_token["top_logprobs"]}
+
+
+def _completion(file: Path, prompt: list[int], **options: Any) -> Any:
+    """Return the answer of llama.cpp to a request, computed in float32."""
     params = xllamacpp.CommonParams()
     params.model.path = str(file)
     params.n_ctx = 256
@@ -28,6 +43,4 @@ def llama_cpp_tokens(file: Path, prompt: list[int], n_tokens: int, n_probs: int 
     params.cpuparams.n_threads = 1
     params.cache_type_k = params.cache_type_v = xllamacpp.ggml_type.GGML_TYPE_F32
     server = xllamacpp.Server(params)
-    request = {"prompt": prompt, "n_predict": n_tokens, "n_probs": n_probs, "temperature": 0.0, "ignore_eos": True}
-    answer: Any = server.handle_completions(request)
-    return answer["choices"][0]["logprobs"]["content"]
+    return server.handle_completions({"prompt": prompt, "temperature": 0.0, "ignore_eos": True, **options})

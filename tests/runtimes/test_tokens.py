@@ -97,7 +97,7 @@ def llama_cpp_tokens_of(checkpoints: Checkpoints) -> dict[Path, list[int] | str]
     tokens: dict[Path, list[int] | str] = {}
     for folder in checkpoints.folders("llama_cpp"):
         file = convert(folder, folder.with_suffix(".gguf"))
-        tokens[folder] = [token["id"] for token in llama_cpp_tokens(file, PROMPT, N_TOKENS)]
+        tokens[folder] = llama_cpp_tokens(file, PROMPT, N_TOKENS)
     return tokens
 
 
@@ -203,4 +203,4 @@ def test_llama_cpp_runs_the_same_mask_of_a_gguf_file_that_raysearch_prunes(
     sizes = describe(ModelSpec(kind, str(source))).sizes
     pruned = prune_gguf(dense, FLIPPED[kind], tmp_path / "pruned.gguf", sizes=sizes, search_id="greedy-m1")
     expected = checkpoints.expected[checkpoints.folder(f"{kind}-flipped")]
-    assert [token["id"] for token in llama_cpp_tokens(pruned.out, PROMPT, N_TOKENS)] == expected
+    assert llama_cpp_tokens(pruned.out, PROMPT, N_TOKENS) == expected
