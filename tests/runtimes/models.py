@@ -80,12 +80,14 @@ class TinyModel:
         removed: The layers to remove.
         head: The number of the layer that its head for further tokens resembles; None for a model without.
         runtimes: The runtimes that give the tokens of transformers.
+        seed: The seed of its weights. With another one, an expert or a token may be chosen by rounding alone.
     """
 
     settings: dict[str, Any]
     removed: tuple[int, ...] = (1, 4)
     head: int | None = None
     runtimes: tuple[str, ...] = RUNTIMES
+    seed: int = 0
 
 
 def _windows(period: int, n_layers: int) -> dict[str, Any]:
@@ -117,6 +119,7 @@ MODELS = {
             "num_nextn_predict_layers": 1,
         },
         head=7,
+        seed=2,
     ),
     "deepseek_v3": TinyModel(
         {
@@ -156,6 +159,7 @@ MODELS = {
         },
         removed=(2, 3),
         head=7,
+        seed=1,
         runtimes=("llama_cpp",),  # vLLM needs torchvision, and refuses float32 for linear attention
     ),
 }
@@ -180,7 +184,7 @@ def write_model(folder: Path, kind: str) -> Path:
     end = tokenizer.eos_token_id
     settings = {"vocab_size": n_tokens, "bos_token_id": end, "eos_token_id": end, "pad_token_id": end}
     with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(0)
+        torch.manual_seed(model.seed)
         config = AutoConfig.for_model(kind, **{**settings, **model.settings})
         causal_lm = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
         # Wider than the usual initialisation, so that every layer matters to the tokens.
