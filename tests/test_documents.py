@@ -32,7 +32,7 @@ __all__ = ["cwd", "run"]  # fixtures
 
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("**/*.md"))]
 #: Pages that take long, so that `make faults` runs them.
-LONG = ("assessments", "export", "recipes", "recovery", "start", "studies")
+LONG = ("assessments", "export", "llama_cpp", "recipes", "recovery", "start", "studies")
 BLOCK = re.compile(r"^(?:<!-- not run: (.+?) -->\n)?```console\n(.*?)^```$", flags=re.MULTILINE | re.DOTALL)
 PYTHON_BLOCK = re.compile(r"^```python\n(.*?)^```$", flags=re.MULTILINE | re.DOTALL)
 SPAN = re.compile(r"`(raysearch [a-z][^`]*)`")

@@ -10,7 +10,6 @@ import gguf
 import numpy as np
 import pytest
 import torch
-import xllamacpp
 from transformers import AutoModelForCausalLM
 
 from raysearch.checkpoints.gguf_pruning import GGUFExport, ModelSizes, prune_gguf, refusals
@@ -22,6 +21,7 @@ from raysearch.models.surgery import remove_layers
 from tests.cases import assert_each
 from tests.models.conftest import WIDTH, split, write_llama
 from tests.models.families import VOCABULARY
+from tests.runtimes.llama_cpp_tokens import llama_cpp_log_probs
 from tests.sentences import Sentences
 
 TOKENS = [5, 9, 100, 17, 33, 50, 60, 61, 7, 8, 120, 5]
@@ -52,19 +52,9 @@ def metadata(path: Path) -> dict[str, Any]:
 
 def by_llama_cpp(path: Path) -> np.ndarray[Any, Any]:
     """Return the log-probabilities of the next token in llama.cpp."""
-    params = xllamacpp.CommonParams()
-    params.model.path = str(path)
-    params.n_ctx = 256
-    params.warmup = False
-    params.verbosity = 0
-    params.cpuparams.n_threads = 1
-    params.cache_type_k = params.cache_type_v = xllamacpp.ggml_type.GGML_TYPE_F32
-    server = xllamacpp.Server(params)
-    request = {"prompt": TOKENS, "n_predict": 1, "n_probs": VOCABULARY, "temperature": 0.0, "ignore_eos": True}
-    answer: Any = server.handle_completions(request)
     log_probs = np.full(VOCABULARY, np.nan)
-    for token in answer["choices"][0]["logprobs"]["content"][0]["top_logprobs"]:
-        log_probs[token["id"]] = token["logprob"]
+    for token, log_prob in llama_cpp_log_probs(path, TOKENS, VOCABULARY).items():
+        log_probs[token] = log_prob
     return log_probs
 
 
