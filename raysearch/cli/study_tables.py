@@ -221,6 +221,7 @@ def _notes(assessment: SearchAssessment) -> list[str]:
     measurements = {
         detail.get("runtime", "Speed"): detail
         for detail in (result.detail for result in assessment.pruned.values() if result.metric.group == "speed")
+        if "machine" in detail  # a KV cache that is counted is of no machine
     }
     for title, detail in measurements.items():
         threads = f", {count(detail['threads'], 'thread')}" if "threads" in detail else ""

@@ -37,7 +37,7 @@ from raysearch.models.reading import (
     tokenizer_fingerprint as tokenizer_fingerprint,
 )
 from raysearch.models.source import gguf_file, locate
-from raysearch.models.spec import GGUFMetadata, LocatedModel, ModelInfo, ModelSpec
+from raysearch.models.spec import LocatedModel, ModelInfo, ModelSpec
 
 if TYPE_CHECKING:
     import torch
@@ -323,7 +323,6 @@ def _describe(model: LocatedModel) -> ModelInfo:
             "architectures": config.architectures or [type(skeleton).__name__],
             "model_type": config.model_type,
         },
-        gguf=_gguf_metadata(model),
     )
     if model.adapter is not None:
         from raysearch.models.adapter import check_adapter
@@ -337,19 +336,11 @@ def _decoder_config(model: LocatedModel, config: PreTrainedConfig) -> dict[str, 
     from transformers import PreTrainedConfig
 
     in_memory = config.get_text_config().to_dict()
-    if model.gguf is not None:
-        return in_memory
+    if gguf_file(model) is not None:
+        of_this_load = ("_name_or_path", "architectures", "dtype")  # a converted copy has others than the file itself
+        return {key: value for key, value in in_memory.items() if key not in of_this_load}
     in_file, _ = PreTrainedConfig.get_config_dict(**pretrained_arguments(model))
     return in_memory | (in_file.get("text_config") or in_file)
-
-
-def _gguf_metadata(model: LocatedModel) -> GGUFMetadata | None:
-    """Return the metadata of the model's GGUF file; None if the model is no GGUF file."""
-    file = gguf_file(model)
-    if file is None:
-        return None
-    content = read_content(file, model.name)
-    return GGUFMetadata(content.architecture, content.values)
 
 
 def load_random_layers(info: ModelInfo, layers: Sequence[int]) -> PreTrainedModel:

@@ -139,19 +139,6 @@ class LocatedModel(ModelSpec):
 
 
 @dataclass(frozen=True)
-class GGUFMetadata:
-    """The metadata of a GGUF file that describe its layers.
-
-    Args:
-        architecture: The name of the architecture in llama.cpp: ``llama``.
-        values: The values under the architecture's prefix, by key without the prefix.
-    """
-
-    architecture: str
-    values: Mapping[str, Any]
-
-
-@dataclass(frozen=True)
 class ModelInfo:
     """The sizes of a model, which follow from its config; tied weights are counted once."""
 
@@ -168,7 +155,6 @@ class ModelInfo:
     config: Mapping[str, Any] = field(default_factory=dict)  #: the part of the config that describes the decoder
     #: The keys of the config by which runtimes find their code: ``architectures`` and ``model_type``.
     code: Mapping[str, Any] = field(default_factory=dict)
-    gguf: GGUFMetadata | None = None  #: of the GGUF file, if the model is one
 
     @property
     def sizes(self) -> ModelSizes:

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
 
-from raysearch.checkpoints.periods import Values, family_of
+from raysearch.checkpoints.gguf_file import read_gguf
+from raysearch.checkpoints.periods import Values
 from raysearch.checkpoints.runtimes import LLAMA_CPP, RUNTIMES, place_limits
 from raysearch.core.place_limits import PlaceLimits
 from raysearch.errors import UserError
+from raysearch.models.source import gguf_file
 from raysearch.models.spec import ModelInfo
 from raysearch.text.numbers import count
 from raysearch.text.sentences import as_typed, listed
@@ -85,18 +89,22 @@ def limits_of(info: ModelInfo, runtimes: Sequence[str]) -> PlaceLimits:
         UserError: A runtime has no code for the model.
     """
     n_layers = info.sites.n_layers
-    gguf = None if info.model.adapter is not None else info.gguf
+    file = None if info.model.adapter is not None else gguf_file(info.model)
     for name in runtimes:
         runtime = RUNTIMES[name]
-        unknown = None if runtime is LLAMA_CPP and gguf is not None else runtime.unknown(info.code)
+        unknown = None if runtime is LLAMA_CPP and file is not None else runtime.unknown(info.code)
         if unknown is not None and not runtime.fallback:
             raise UserError(f"target={name}: {runtime.text} has no code for {unknown}; leave it out")
-    if gguf is None:
+    if file is None:
         return place_limits(Values.of_config(info.config), n_layers, runtimes)
     from_checkpoint = [runtime for runtime in runtimes if runtime != LLAMA_CPP.name]
     limits = place_limits(Values.of_config(info.config), n_layers, from_checkpoint)
     if LLAMA_CPP.name in runtimes:
-        metadata = gguf.values
-        values = Values(family_of(gguf.architecture), lambda key: metadata.get(key.gguf or ""), is_gguf=True)
-        limits |= place_limits(values, n_layers, [LLAMA_CPP.name])
+        limits |= _limits_of_gguf(file, n_layers)
     return limits
+
+
+@lru_cache(maxsize=1)
+def _limits_of_gguf(file: Path, n_layers: int) -> PlaceLimits:
+    """Return the limits of a GGUF file in llama.cpp. It is read once, since its vocabulary takes a second."""
+    return place_limits(read_gguf(file).values, n_layers, [LLAMA_CPP.name])
