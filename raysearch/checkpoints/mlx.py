@@ -70,4 +70,9 @@ PERIODS = (
 PLACED = (
     PlacedRule("how fast a layer forgets", ("bailinghybrid",), unless=_CONVOLUTION),  # bailing_hybrid.py:379
     PlacedRule("how fast a layer forgets", ("bailingmoelinear",)),  # bailing_moe_linear.py:271
+    PlacedRule(
+        "which layer predicts further tokens",  # layer 61, whatever the depth: it does not load those of other numbers
+        ("deepseekv3", "kimik2", "joyaillmflash"),
+        only_with=Key("num_nextn_predict_layers"),
+    ),  # deepseek_v3.py:479
 )

