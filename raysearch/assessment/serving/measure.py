@@ -66,9 +66,8 @@ def serve_speeds(
         raise UserError(f"serve.url={options.url} serves one checkpoint, so it is for one search; name that")
     masks = list(dict.fromkeys([Mask(), *masks]))
     stand_ins = {mask: mask if serving.urls else plan.info.sites.of_same_speed(mask) for mask in masks}
-    identity = {name: value for name, value in vars(options).items() if name not in ("timeout_s", "converter")}
     name = plan.named(
-        {"serve": serving.name, "version": serving.version, "machine": _place(context, serving), **identity}
+        {"serve": serving.name, "version": serving.version, "machine": _place(context, serving), **options.identity}
     )
     has_dense = options.url is None or options.dense_url is not None
     models = [mask for mask in dict.fromkeys(stand_ins.values()) if mask or has_dense]
@@ -125,7 +124,9 @@ def _measure(context: AssessContext, serving: Serving, models: Sequence[Mask]) -
             **summary_of(times[mask], sizes[mask], options),
             "dense": dense,
             "measured_on": str(mask),
+            "serve": serving.name,
             "runtime": serving.title,
+            "arguments": options.arguments,
             "machine": _place(context, serving),
         }
     return summaries
