@@ -279,12 +279,15 @@ def speed_meter(search: SearchSpec, observer: Observer) -> SpeedMeter:
     spec = AssessSpec(speed=options) if options.serve is None else AssessSpec(speed=_NO_SPEED, serve=options.serve)
     plan = plan_assessment(spec, evaluation.model, evaluation.cluster, evaluation.ledger, serve=search.serve)
     serving = plan.serving
+    limits = limits_of(plan.info, search.target)
     if options.serve is not None and options.serve not in search.target:
         _check_target(options.serve, plan.info)
 
     def speeds(session: EvaluationSession, problem: Problem, masks: Sequence[Mask]) -> dict[Mask, Speed]:
         groups = problem.of_groups
-        measured_masks = [Mask(), *map(groups.sites.layers_of, masks_of_kinds(groups.sites, groups.free))]
+        refused_sizes = [(problem.sites.n_layers - depth) / problem.group for depth in limits.refused_depths]
+        masks_of_groups = masks_of_kinds(groups.sites, groups.free, refused_sizes)
+        measured_masks = [Mask(), *map(groups.sites.layers_of, masks_of_groups)]
         context = AssessContext(plan, masks, session.ledger, lambda: session.evaluator.pool, observer.assessing)
         if serving is None:
             summaries, _ = speed_summaries(context, measured_masks)

@@ -47,7 +47,7 @@ LAYOUTS = {
 }
 
 
-#: Source: vLLM 0.32.0, vllm/platforms/cpu.py, CpuPlatform.check_and_update_config.
+#: The default of vLLM on a CPU. Source: vLLM 0.32.0, platforms/cpu.py.
 _CPU_BLOCK_TOKENS = 128
 
 

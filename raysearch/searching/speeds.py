@@ -28,18 +28,25 @@ _LEAST_SHARE = 1e-3
 _MEMORY = "peak_memory_bytes"
 
 
-def masks_of_kinds(sites: Sites, removable: Collection[int]) -> list[Mask]:
+def masks_of_kinds(sites: Sites, removable: Collection[int], refused_sizes: Collection[int] = ()) -> list[Mask]:
     """Return the masks that are measured for the speeds of all others: half of the removable sites of each kind.
 
     Args:
         sites: The sites of the model.
         removable: The indices of the sites that masks may remove.
+        refused_sizes: The numbers of sites that no mask may remove.
 
     Returns:
-        A mask for each kind, of its last sites, at least one.
+        A mask for each kind, of its last sites, at least one. Of a kind that has no number of sites that a mask may
+        remove there is none.
     """
-    of_kinds = sites.by_kind(sorted(removable)).values()
-    return [Mask.of(*indices[-math.ceil(len(indices) / 2) :]) for indices in of_kinds]
+    masks = []
+    for indices in sites.by_kind(sorted(removable)).values():
+        half = math.ceil(len(indices) / 2)
+        possible = {*range(1, len(indices) + 1)}.difference(refused_sizes)
+        if possible:
+            masks.append(Mask.of(*indices[-min(possible, key=lambda size: abs(size - half)) :]))
+    return masks
 
 
 def speed_of(mask: Mask, sites: Sites, summaries: Mapping[Mask, Summary], group: int = 1) -> Speed | None:

@@ -22,9 +22,8 @@ from raysearch.models.spec import ModelInfo
 from raysearch.searching.serve_options import ServeOptions
 from raysearch.text.numbers import size
 
-_POOL_BYTES = (
-    2**30
-)  # of a KV cache whose size is not known: by default each of the two servers takes most of the memory
+#: The room for a KV cache whose size is not known. Two servers run at once, and by default each takes most of the memory.
+_POOL_BYTES = 2**30
 _BLOCK_TOKENS = 128  # the largest of vLLM's default blocks, which are smaller on GPUs
 _CONFIG = re.compile(r"^vllm:cache_config_info\{(.*)\}", re.MULTILINE)
 _TOLD = ("block_size", "num_gpu_blocks", "kv_cache_size_tokens", "kv_cache_memory_bytes")
