@@ -285,7 +285,8 @@ def speed_meter(search: SearchSpec, observer: Observer) -> SpeedMeter:
 
     def speeds(session: EvaluationSession, problem: Problem, masks: Sequence[Mask]) -> dict[Mask, Speed]:
         groups = problem.of_groups
-        refused_sizes = [(problem.sites.n_layers - depth) / problem.group for depth in limits.refused_depths]
+        refused = [problem.sites.n_layers - depth for depth in limits.refused_depths]
+        refused_sizes = [n_removed // problem.group for n_removed in refused if n_removed % problem.group == 0]
         masks_of_groups = masks_of_kinds(groups.sites, groups.free, refused_sizes)
         measured_masks = [Mask(), *map(groups.sites.layers_of, masks_of_groups)]
         context = AssessContext(plan, masks, session.ledger, lambda: session.evaluator.pool, observer.assessing)

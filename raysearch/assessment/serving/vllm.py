@@ -22,7 +22,7 @@ from raysearch.models.spec import ModelInfo
 from raysearch.searching.serve_options import ServeOptions
 from raysearch.text.numbers import size
 
-#: The room for a KV cache whose size is not known. Two servers run at once, and by default each takes most of the memory.
+#: The room for a KV cache of unknown size. Two servers run at once, and by default each takes most of the memory.
 _POOL_BYTES = 2**30
 _BLOCK_TOKENS = 128  # the largest of vLLM's default blocks, which are smaller on GPUs
 _CONFIG = re.compile(r"^vllm:cache_config_info\{(.*)\}", re.MULTILINE)
