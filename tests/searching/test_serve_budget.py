@@ -40,7 +40,7 @@ def model(tmp_path: Path) -> Path:
 
 
 def test_a_search_has_the_numbers_of_its_runtime(world: World, model: Path, cwd: Path) -> None:
-    budget = {"readout": 100.0, "kv_memory": "-30%"}
+    budget = {"readout": "10000%", "kv_memory": "-30%"}
     search = raysearch.search(*world.search(model=model, remove="auto", **IN_LLAMA_CPP), budget=budget)
     advice = search.result.recommendation
     assert advice is not None
@@ -87,7 +87,7 @@ def test_what_a_runtime_cannot_measure_is_refused(world: World, model: Path, sen
         "options of transformers": {"speed.batch": 2},
         "a runtime that is not known": {"speed.serve": "mlx"},
         "a checkpoint": {"model": world.model},
-        "a program that fails": {"serve.command": "false"},
+        "a program that fails": {"serve.command": "/bin/false"},
     }
 
     def forecast(name: str) -> None:
