@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 import sys
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -44,7 +45,7 @@ def test_a_search_has_the_numbers_of_its_runtime(world: World, model: Path, cwd:
     search = raysearch.search(*world.search(model=model, remove="auto", **IN_LLAMA_CPP), budget=budget)
     advice = search.result.recommendation
     assert advice is not None
-    with Ledger.open(cwd / "mlruns" / "ledger.db") as ledger:
+    with closing(Ledger(cwd / "mlruns" / "ledger.db")) as ledger:
         measured = dict(assessments_with(ledger, search.result.fingerprints["model"], "latency_s"))
         assert {*measured} == {Mask(), Mask.of(2, 3, 4)}, "half of the layers, which are of one kind"
         for size in advice.sizes:
