@@ -275,7 +275,10 @@ def test_vllm_has_room_for_the_layers_that_are_left(world: World) -> None:
 
 
 def test_vllm_has_a_fixed_pool_if_its_cache_is_not_known(tmp_path: Path) -> None:
-    tiny("gpt_oss", num_hidden_layers=4, sliding_window=4).save_pretrained(tmp_path)
+    sizes = {"vocab_size": 64, "hidden_size": 32, "intermediate_size": 48, "num_local_experts": 4}
+    heads = {"num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 8}
+    model = tiny("gpt_oss", **sizes, **heads, num_hidden_layers=4, sliding_window=4, num_experts_per_tok=2)
+    model.save_pretrained(tmp_path)
     info = describe(ModelSpec("windows", str(tmp_path)))
     options = ServeOptions(context_tokens=24, new_tokens=6)
     for mask in (Mask(), Mask.of(0, 1)):
