@@ -284,7 +284,7 @@ def test_vllm_has_a_fixed_pool_if_its_cache_is_not_known(tmp_path: Path) -> None
     for mask in (Mask(), Mask.of(0, 1)):
         words = [*VLLM().arguments(tmp_path, 1, options, info, mask)]
         assert words[words.index("--kv-cache-memory-bytes") + 1] == str(2**30)
-    assert VLLM().memory_note(info, options) == "; it contains a pool of 1.07 GB for the KV cache, dense or pruned"
+    assert VLLM().memory_note(info, options) == "; it contains a pool of 1.1 GB for the KV cache, dense or pruned"
 
 
 @pytest.mark.real
