@@ -98,8 +98,7 @@ def main() -> None:
                 f"{(added.speedup - direct.speedup) / error:+.1f}",
                 f"{direct.latency_ms:.0f} ± {direct.latency_error_ms:.0f}",
                 f"{added.latency_ms:.0f} ± {added.latency_error_ms:.0f}",
-                size_text(direct.memory_bytes),
-                size_text(added.memory_bytes),
+                *(size_text(speed.memory_bytes or 0) for speed in (direct, added)),
             )
             print(f"| {' | '.join(cells)} |", flush=True)
 

@@ -55,4 +55,4 @@ def speed_meter_for(spec: SearchSpec, observer: Observer) -> SpeedMeter | None:
         return None
     from raysearch.assessment.assess import speed_meter
 
-    return speed_meter(spec.speed, spec.evaluation, observer)
+    return speed_meter(spec, observer)

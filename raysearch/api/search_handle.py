@@ -552,13 +552,12 @@ class Search:
 
     def _kv_cache(self, record: SearchRecord, ledger: Ledger) -> KvCache:
         """Return the KV cache of the dense model, for as many tokens as the search's speeds."""
-        from raysearch.models.kv_cache import kv_cache_of
         from raysearch.models.loading import describe, fingerprint
 
         spec = self._spec_on_cluster(record, ledger, record.config["cluster"])
         info = describe(spec.evaluation.model)
         record.check_weights(fingerprint(info.model))
-        return kv_cache_of(info, spec.speed.n_tokens, spec.speed.batch)
+        return spec.kv_cache(info)
 
     def _spec_on_cluster(self, record: SearchRecord, ledger: Ledger, cluster: Mapping[str, Any]) -> SearchSpec:
         """Return the specification of the search, in its present store and on another cluster."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
@@ -16,7 +16,7 @@ from raysearch.assessment.own_data import OWN, OwnText, is_installed, own_text
 from raysearch.assessment.perplexity import measure_perplexities, text_specs
 from raysearch.assessment.probe import ask_probe, probe_problems
 from raysearch.assessment.results import Assessments, Result, SearchAssessment
-from raysearch.assessment.serving.measure import measure_serving
+from raysearch.assessment.serving.measure import measure_serving, serve_speeds
 from raysearch.assessment.serving.serving import Serving
 from raysearch.assessment.spec import AssessSpec
 from raysearch.assessment.speed import measure_speeds, speed_summaries
@@ -24,6 +24,7 @@ from raysearch.assessment.task_files import check_names, find_tasks
 from raysearch.assessment.tracked_assessments import record_assessments
 from raysearch.calibration.calibration import Calibration
 from raysearch.core.mask import Mask
+from raysearch.core.problem import Problem
 from raysearch.errors import UserError, within
 from raysearch.evaluation.pool import Pool, PoolFactory, opening
 from raysearch.evaluation.prepared_data import ModelFiles, prepare_data
@@ -38,10 +39,13 @@ from raysearch.searching.observer import Observer
 from raysearch.searching.recommend import SpeedMeter, unmeasured
 from raysearch.searching.recommendation import Speed
 from raysearch.searching.search_record import SearchRecord
-from raysearch.searching.serve_options import ServeOptions
+from raysearch.searching.serve_options import Serve, ServeOptions
 from raysearch.searching.spec import SearchSpec
 from raysearch.searching.speed_options import SpeedOptions
 from raysearch.searching.speeds import masks_of_kinds, speed_of
+from raysearch.searching.target import limits_of
+
+_NO_SPEED = SpeedOptions(enabled=False)
 
 
 def plan_assessment(
@@ -252,36 +256,58 @@ def assess_search(
     return SearchAssessment(record.search_id, evaluation.model.label, mask, assessments, files, overlaps)
 
 
-def speed_meter(options: SpeedOptions, evaluation: EvaluationSpec, observer: Observer) -> SpeedMeter:
-    """Return the function that returns the speeds of a search's masks, measured on its own replicas.
+def speed_meter(search: SearchSpec, observer: Observer) -> SpeedMeter:
+    """Return the function that returns the speeds of a search's masks, measured on its own replicas or in a runtime.
 
-    It measures the dense model and a mask for each kind of layer, only once in the life of a ledger. The speeds of all
-    other masks add up.
+    It measures the dense model and a mask for each kind of layer, or of group if the target allows only groups, only
+    once in the life of a ledger. The speeds of all other masks add up.
 
     Args:
-        options: How speed is measured; if it is not enabled, the function returns no speeds.
-        evaluation: The evaluation of the search.
+        search: The search. If its speeds are not enabled, the function returns no speeds.
         observer: Receives the progress.
 
     Returns:
         The function.
 
     Raises:
-        UserError: The options do not fit the model.
+        UserError: The options do not fit the model, or the runtime cannot be measured or would misread masks.
     """
+    options = search.speed
+    evaluation = search.evaluation
     if not options.enabled:
         return unmeasured
-    plan = plan_assessment(AssessSpec(speed=options), evaluation.model, evaluation.cluster, evaluation.ledger)
+    spec = AssessSpec(speed=options) if options.serve is None else AssessSpec(speed=_NO_SPEED, serve=options.serve)
+    plan = plan_assessment(spec, evaluation.model, evaluation.cluster, evaluation.ledger, serve=search.serve)
+    serving = plan.serving
+    limits = limits_of(plan.info, search.target)
+    if options.serve is not None and options.serve not in search.target:
+        _check_target(options.serve, plan.info)
 
-    def speeds(session: EvaluationSession, removable: Collection[int], masks: Sequence[Mask]) -> dict[Mask, Speed]:
-        sites = session.info.sites
-        measured_masks = [Mask(), *masks_of_kinds(sites, removable)]
+    def speeds(session: EvaluationSession, problem: Problem, masks: Sequence[Mask]) -> dict[Mask, Speed]:
+        groups = problem.of_groups
+        refused = [problem.sites.n_layers - depth for depth in limits.refused_depths]
+        refused_sizes = [n_removed // problem.group for n_removed in refused if n_removed % problem.group == 0]
+        masks_of_groups = masks_of_kinds(groups.sites, groups.free, refused_sizes)
+        measured_masks = [Mask(), *map(groups.sites.layers_of, masks_of_groups)]
         context = AssessContext(plan, masks, session.ledger, lambda: session.evaluator.pool, observer.assessing)
-        summaries, _ = speed_summaries(context, measured_masks)
-        speeds_by_mask = {mask: speed_of(mask, sites, summaries) for mask in masks}
+        if serving is None:
+            summaries, _ = speed_summaries(context, measured_masks)
+        else:
+            summaries, _ = serve_speeds(context, serving, measured_masks)
+        speeds_by_mask = {mask: speed_of(mask, problem.sites, summaries, problem.group) for mask in masks}
         return {mask: speed for mask, speed in speeds_by_mask.items() if speed is not None}
 
     return speeds
+
+
+def _check_target(name: Serve, info: ModelInfo) -> None:
+    """Refuse a runtime that would run some masks as another model, so that the numbers would be another model's."""
+    limits = limits_of(info, [name], setting="speed.serve")
+    if limits.reasons:
+        raise UserError(
+            f"speed.serve={name} would measure masks that it runs as another model ({'; '.join(limits.reasons)}); "
+            f"add target={name}"
+        )
 
 
 def _overlap(text: Mapping[str, Any], searched: Mapping[str, Any]) -> bool:

@@ -152,7 +152,7 @@ def speed_summaries(context: AssessContext, masks: Sequence[Mask]) -> tuple[dict
     """
     plan = context.plan
     options = plan.spec.speed
-    name = plan.named({"speed": vars(options), "machine": machine(torch.device(plan.info.model.device))})
+    name = plan.named({"speed": options.identity, "machine": machine(torch.device(plan.info.model.device))})
     summaries = plan.recorded(context.ledger, name, masks)
     if not set(masks) - set(summaries):
         return summaries, 0

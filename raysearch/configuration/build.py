@@ -60,7 +60,7 @@ Config = TypeVar("Config")
 
 _SEED_RANGE = 1_000_000  # each set of samples of a study adds a number below this to the searcher's seed
 #: The sections added since the ledger's format 7; a recorded search without them has their defaults.
-_ADDED_SECTIONS = {"budget", "speed", "refine"}
+_ADDED_SECTIONS = {"budget", "speed", "serve", "refine"}
 
 
 def search_spec(overrides: Sequence[Override], config_dir: PathLike | None = None) -> SearchSpec:
@@ -173,6 +173,7 @@ def _search_spec(config: RecordedSearchConfig, values: Mapping[str, Any]) -> Sea
         {**values, "model": model},
         Budget.parse([]) if config.budget is None and config.remove == AUTO else config.budget,
         config.speed,
+        config.serve,
         target=config.target,
     )
 

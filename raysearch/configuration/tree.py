@@ -295,6 +295,7 @@ class RecordedSearchConfig(EvaluationConfig):
         target: The names of the runtimes that are to run the result; empty for any.
         budget: The limits of ``remove="auto"``; None if none is set.
         speed: How the speeds of a search by budget are measured.
+        serve: How they are measured in the runtime ``speed.serve``.
     """
 
     searcher: Annotated[Searcher, built_by(build_searcher)]
@@ -303,6 +304,7 @@ class RecordedSearchConfig(EvaluationConfig):
     protect: list[int]
     budget: Annotated[Budget | None, built_by(_read_budget)]
     speed: Annotated[SearchSpeedOptions, SECTION]
+    serve: Annotated[ServeOptions, SECTION]
     target: Annotated[tuple[str, ...], built_by(_read_target)] = ()
 
 

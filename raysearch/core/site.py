@@ -62,11 +62,19 @@ class Site:
         return cls(str(layer), (Half(layer, "attention"), Half(layer, "mlp")), parameters, cost=1.0, kind=kind)
 
     @classmethod
-    def of_group(cls, sites: Sequence[Site]) -> Site:
-        """Return the site that is a group of consecutive sites, with a label such as ``4-7``."""
+    def of_group(cls, sites: Sequence[Site], kind: int = 0) -> Site:
+        """Return the site that is a group of sites.
+
+        Args:
+            sites: Consecutive sites.
+            kind: The number of the group's kind.
+
+        Returns:
+            The site with all of their halves, with a label such as ``4-7``.
+        """
         label = sites[0].label if len(sites) == 1 else f"{sites[0].label}-{sites[-1].label}"
         halves = tuple(half for site in sites for half in site.halves)
-        return cls(label, halves, sum(site.parameters for site in sites), sum(site.cost for site in sites))
+        return cls(label, halves, sum(site.parameters for site in sites), sum(site.cost for site in sites), kind)
 
 
 @dataclass(frozen=True, repr=False)
@@ -150,8 +158,15 @@ class Sites(Sequence[Site]):
         )
 
     def in_groups(self, size: int) -> Sites:
-        """Return the same parts of the model as groups of `size` sites; the last group may be smaller."""
-        return Sites(tuple(Site.of_group(self[start : start + size]) for start in range(0, len(self), size)))
+        """Return the same parts of the model as groups of `size` sites; the last group may be smaller.
+
+        Groups with as many sites of each kind are of one kind.
+        """
+        groups = [self[start : start + size] for start in range(0, len(self), size)]
+        kinds_of_sites = [tuple(sorted(site.kind for site in group)) for group in groups]
+        numbers = [*dict.fromkeys(kinds_of_sites)]
+        pairs = zip(groups, kinds_of_sites, strict=True)
+        return Sites(tuple(Site.of_group(group, numbers.index(kinds)) for group, kinds in pairs))
 
     def layers_of(self, mask: Mask) -> Mask:
         """Return the mask of all layers that have a part in the sites of a mask."""

@@ -47,6 +47,23 @@ LAYOUTS = {
 }
 
 
+#: The default of vLLM on a CPU. Source: vLLM 0.32.0, platforms/cpu.py.
+_CPU_BLOCK_TOKENS = 128
+
+
+def block_tokens_in(runtime: str, device: str) -> int:
+    """Return the size of a runtime's blocks on a device, by its default options.
+
+    Args:
+        runtime: ``llama.cpp`` or ``vllm``.
+        device: The device, such as ``cpu`` or ``cuda:0``.
+
+    Returns:
+        The tokens of a block.
+    """
+    return _CPU_BLOCK_TOKENS if runtime == "vllm" and device == "cpu" else LAYOUTS[runtime].block_tokens
+
+
 def kv_cache_in(
     runtime: str, info: ModelInfo, n_tokens: int, n_sequences: int, block_tokens: int | None = None
 ) -> KvCache:

@@ -58,12 +58,12 @@ def _figure(recommendation: Recommendation) -> Figure:
     if speeds:
         decoding = {size: (speed.speedup, speed.error) for size, speed in speeds.items()}
         panels.append(KneePanel("decoding speed\n(× dense)", decoding, budget.speedup))
-        if budget.is_of_bytes("memory"):
-            memory = {size: (speed.memory_bytes, None) for size, speed in speeds.items()}
-            panels.append(KneePanel("peak memory", memory, budget.memory, size_text))
-        else:
-            memory = {size: (speed.memory, None) for size, speed in speeds.items()}
-            panels.append(KneePanel("peak memory\n(change)", memory, budget.memory, "{:+.0%}".format))
+        sizes = {size: (speed.memory_bytes, None) for size, speed in speeds.items() if speed.memory_bytes is not None}
+        changes = {size: (speed.memory, None) for size, speed in speeds.items() if speed.memory is not None}
+        if sizes and budget.is_of_bytes("memory"):
+            panels.append(KneePanel("peak memory", sizes, budget.memory, size_text))
+        elif changes:
+            panels.append(KneePanel("peak memory\n(change)", changes, budget.memory, "{:+.0%}".format))
         if budget.latency_ms is not None:
             latencies = {
                 size: (speed.latency_ms, speed.latency_error_ms)
@@ -76,8 +76,8 @@ def _figure(recommendation: Recommendation) -> Figure:
         kv_sizes = {size: (float(kv_memory.size_bytes), None) for size, kv_memory in kv_memories.items()}
         panels.append(KneePanel("KV cache", kv_sizes, budget.kv_memory, size_text))
     elif kv_memories:
-        changes = {size: (kv_memory.change, None) for size, kv_memory in kv_memories.items()}
-        panels.append(KneePanel("KV cache\n(change)", changes, budget.kv_memory, "{:+.0%}".format))
+        kv_changes = {size: (kv_memory.change, None) for size, kv_memory in kv_memories.items()}
+        panels.append(KneePanel("KV cache\n(change)", kv_changes, budget.kv_memory, "{:+.0%}".format))
     return draw_knee(
         Knee(
             title=f"{recommendation.model}: {recommendation.n_removed} layers can go by {budget}",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -37,19 +37,19 @@ from raysearch.text.numbers import size as size_text
 _OTHER_SIZES = "give a larger budget, or search other numbers of layers with remove=1..M"
 _LATENCY = "latency_s"  # a key of the recorded numbers of each measured mask
 #: The keys of values that are equal for numbers that can be compared.
-_CONDITIONS = ("machine", "threads", "batch", "context_tokens", "new_tokens")
+_CONDITIONS = ("runtime", "arguments", "machine", "threads", "batch", "context_tokens", "new_tokens")
 
 #: Returns the speed and the memory of masks relative to the dense model; nothing if speed is not measured. It is given
-#: the session, the sites that masks may remove, and the masks.
-SpeedMeter = Callable[[EvaluationSession, Collection[int], Sequence[Mask]], Mapping[Mask, Speed]]
+#: the session, the space of legal masks, and the masks.
+SpeedMeter = Callable[[EvaluationSession, Problem, Sequence[Mask]], Mapping[Mask, Speed]]
 
 
-def unmeasured(session: EvaluationSession, removable: Collection[int], masks: Sequence[Mask]) -> Mapping[Mask, Speed]:
+def unmeasured(session: EvaluationSession, problem: Problem, masks: Sequence[Mask]) -> Mapping[Mask, Speed]:
     """Return no speeds: the meter of a search that measures none.
 
     Args:
         session: The session of the search; not used.
-        removable: The sites that masks may remove; not used.
+        problem: The space of legal masks; not used.
         masks: The masks; not used.
 
     Returns:
@@ -103,6 +103,7 @@ class BudgetedSearch:
                 lambda group: -kv_cache.size_without(groups.sites.layers_of(Mask.of(group)), sites)
             )
             kv_memory = kv_memory_of(most_saved, kv_cache, sites)
+        _check_memory(self.budget, speed)
         _check_maximum(self.budget, speed, kv_memory)
         facts = facts_of(mask, 0.0, 0.0, self.session.measure, self.budget, speed=speed, kv_memory=kv_memory)
         if missed := [self.budget.word(part) for part in facts.misses if part in self.budget.gains]:
@@ -147,7 +148,7 @@ class BudgetedSearch:
         return recommend(result, self.budget, self.session.ledger, measured, self.kv_cache)
 
     def _speeds(self, masks: Sequence[Mask]) -> Mapping[Mask, Speed]:
-        return self.meter(self.session, self.problem.free, masks)
+        return self.meter(self.session, self.problem, masks)
 
     def _kv_memory(self, mask: Mask) -> KvMemory | None:
         return None if self.kv_cache is None else kv_memory_of(mask, self.kv_cache, self.session.info.sites)
@@ -200,11 +201,15 @@ def recommend(
     """
     check_readout(budget, result.measure)
     sizes = _sizes(result, budget, ledger, measured or {}, kv_cache)
+    for size in sizes:
+        _check_memory(budget, size.speed)
+    serve = result.settings.serve
+    measuring = "assess.speed.enabled=true" if serve is None else f"assess.serve={serve}"
     for part in budget.measured_gains:
         if all(part in size.unknown for size in sizes):
             raise UserError(
                 f"{budget.word(part)} needs speeds, and none are recorded for {result.search_id}; measure them "
-                f"with: raysearch assess {result.search_id} --remove M assess=none assess.speed.enabled=true"
+                f"with: raysearch assess {result.search_id} --remove M assess=none {measuring}"
                 + result.settings.places.ledger_option
             )
     for size in sizes:
@@ -251,6 +256,15 @@ def check_readout(budget: Budget, measure: Measure) -> None:
         )
 
 
+def _check_memory(budget: Budget, speed: Speed | None) -> None:
+    """Refuse a budget of the peak memory if a runtime was measured, and its peak memory is not known."""
+    if budget.memory is not None and speed is not None and speed.memory is None:
+        raise UserError(
+            f"{budget.word('memory')} needs the peak memory, which is not known of {speed.runtime} on this machine; "
+            "leave it out, or measure in transformers by speed.serve=null"
+        )
+
+
 def _check_maximum(budget: Budget, speed: Speed | None, kv_memory: KvMemory | None) -> None:
     """Refuse a budget of a single maximum that the dense model keeps to; the numbers are those of any mask."""
     (part, *others) = budget.limits
@@ -258,7 +272,13 @@ def _check_maximum(budget: Budget, speed: Speed | None, kv_memory: KvMemory | No
         return
     limit = budget.limits[part]
     dense: tuple[float, str] | None = None
-    if part == "memory" and speed is not None and budget.is_of_bytes(part):
+    if (
+        part == "memory"
+        and speed is not None
+        and speed.memory is not None
+        and speed.memory_bytes is not None
+        and budget.is_of_bytes(part)
+    ):
         dense_bytes = speed.memory_bytes / (1 + speed.memory)
         dense = dense_bytes, size_text(dense_bytes)
     elif part == "kv_memory" and kv_memory is not None and budget.is_of_bytes(part):
@@ -378,15 +398,20 @@ def _sizes(
 def _recorded_speeds(result: SearchResult, ledger: Ledger) -> dict[int, Speed]:
     """Return the recorded speeds and memory relative to the dense model, by number of removed layers.
 
-    All of them were measured under the same conditions: those under which most numbers of layers are known.
+    All of them were measured in the search's runtime, and under the same conditions: those under which most numbers of
+    layers are known.
     """
     by_conditions: dict[tuple[Any, ...], dict[Mask, Summary]] = {}
     for mask, summary in assessments_with(ledger, result.fingerprints["model"], _LATENCY):
-        conditions = tuple(summary.get(key) for key in _CONDITIONS)
-        by_conditions.setdefault(conditions, {})[mask] = summary
+        if summary.get("serve") == result.settings.serve and summary["dense"] is not None:
+            conditions = tuple(summary.get(key) for key in _CONDITIONS)
+            by_conditions.setdefault(conditions, {})[mask] = summary
     best: dict[int, Speed] = {}
     for summaries in by_conditions.values():
-        speeds = {size: speed_of(trial.mask, result.sites, summaries) for size, trial in result.best_by_size.items()}
+        speeds = {
+            size: speed_of(trial.mask, result.sites, summaries, result.group)
+            for size, trial in result.best_by_size.items()
+        }
         known = {size: speed for size, speed in speeds.items() if speed is not None}
         best = max(best, known, key=len)
     return best
@@ -460,14 +485,19 @@ def _gains(size: SizeFacts, budget: Budget) -> list[str]:
     speed = size.speed
     if budget.speedup is not None and speed is not None:
         spread = "" if speed.error is None else f" ± {speed.error:.2f}"
-        gains.append(f"{speed.speedup:.2f}{spread} times as fast")
+        gains.append(f"{speed.speedup:.2f}{spread} times as fast{_in_runtime(speed)}")
     if budget.memory is not None and speed is not None:
-        gains.append(f"memory {memory_text(speed, budget)}")
+        gains.append(f"memory {memory_text(speed, budget)}{_in_runtime(speed)}")
     if budget.kv_memory is not None and size.kv_memory is not None:
         gains.append(f"KV cache {kv_memory_text(size.kv_memory, budget)}")
     if budget.latency_ms is not None and speed is not None:
-        gains.append(f"{latency_text(speed)} a request")
+        gains.append(f"{latency_text(speed)} a request{_in_runtime(speed)}")
     return gains
+
+
+def _in_runtime(speed: Speed) -> str:
+    """Return where a speed was measured, as the end of a clause; empty for transformers."""
+    return "" if speed.runtime is None else f" in {speed.runtime}"
 
 
 def _loss_change(size: SizeFacts) -> str:

@@ -168,20 +168,22 @@ class Speed:
     Args:
         speedup: The decoding speed in multiples of the dense model's.
         error: The standard error of `speedup` over repeats; None if it is not known.
-        memory: Peak memory minus the dense model's, as a share of the dense model's.
-        memory_bytes: Peak memory, in bytes.
+        memory: Peak memory minus the dense model's, as a share of the dense model's; None if it is not known.
+        memory_bytes: Peak memory, in bytes; None if it is not known.
         latency_ms: The time of a request, in milliseconds; None in old records.
         latency_error_ms: The standard error of `latency_ms` over repeats; None if it is not known.
         dense_latency_ms: The time of the dense model, in milliseconds.
+        runtime: The runtime in which all of this was measured, with its version; None for transformers.
     """
 
     speedup: float
     error: float | None
-    memory: float
-    memory_bytes: float
+    memory: float | None
+    memory_bytes: float | None
     latency_ms: float | None = None
     latency_error_ms: float | None = None
     dense_latency_ms: float | None = None
+    runtime: str | None = None
 
 
 @dataclass(frozen=True)
@@ -252,6 +254,8 @@ def memory_text(speed: Speed, budget: Budget) -> str:
     Returns:
         The text with its unit.
     """
+    if speed.memory is None or speed.memory_bytes is None:
+        return "not measured"
     return size_text(speed.memory_bytes) if budget.is_of_bytes("memory") else f"{speed.memory:+.1%}"
 
 

@@ -246,11 +246,7 @@ class _Search:
                 observer=self.observer,
             )
         if spec.budget is not None:
-            kv_cache = None
-            if spec.budget.kv_memory is not None:
-                from raysearch.models.kv_cache import kv_cache_of
-
-                kv_cache = kv_cache_of(self.session.info, spec.speed.n_tokens, spec.speed.batch)
+            kv_cache = None if spec.budget.kv_memory is None else spec.kv_cache(self.session.info)
             problem = self.recorder.problem
             budgeted = BudgetedSearch(spec.budget, problem, self.session, self.recorder, meter, kv_cache)
             return BudgetedEnding(self.result, budgeted)

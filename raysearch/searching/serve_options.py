@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import shlex
-from dataclasses import dataclass
-from typing import Annotated, Literal
+from dataclasses import asdict, dataclass
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, PositiveFloat, PositiveInt
 
@@ -62,6 +62,11 @@ class ServeOptions(Options):
             self._words(key)
         if self.command is not None and not self._words("command"):
             raise UserError("serve.command= is empty; name a program, or leave it out")
+
+    @property
+    def identity(self) -> dict[str, Any]:
+        """All that the numbers of a server depend on, as JSON values."""
+        return {name: value for name, value in asdict(self).items() if name not in ("timeout_s", "converter")}
 
     @property
     def n_tokens(self) -> int:

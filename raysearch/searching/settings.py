@@ -114,6 +114,12 @@ class SearchSettings:
         return protect
 
     @property
+    def serve(self) -> str | None:
+        """The runtime in which the speeds of a search by budget are measured; None for transformers."""
+        serve: str | None = self.config.get("speed", {}).get("serve")
+        return serve
+
+    @property
     def seed(self) -> int | None:
         """The seed of the searcher."""
         return self.config.get("seed")

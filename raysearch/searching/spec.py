@@ -9,6 +9,7 @@ from typing import Any, Protocol
 
 from raysearch.calibration.objectives.base import StateObjective
 from raysearch.core.digest import digest
+from raysearch.core.kv_cache import KvCache
 from raysearch.core.problem import AUTO, Problem, sizes_of
 from raysearch.errors import UserError
 from raysearch.evaluation.session import EvaluationSession
@@ -20,6 +21,7 @@ from raysearch.searching.observer import Observer
 from raysearch.searching.recommendation import Budget
 from raysearch.searching.refinement import Refinement
 from raysearch.searching.search_record import SearchRecord
+from raysearch.searching.serve_options import ServeOptions
 from raysearch.searching.settings import SearchSettings
 from raysearch.searching.speed_options import SearchSpeedOptions
 from raysearch.searching.target import TargetLimits, limits_of
@@ -91,6 +93,7 @@ class SearchSpec:
         config: The resolved configuration, plain values without secrets, for the record and for ``raysearch resume``.
         budget: The budget of ``remove="auto"``; else None.
         speed: How the speeds of a search by budget are measured.
+        serve: How they are measured in the runtime ``speed.serve``.
         refiner: Recovers the best masks before the best one is chosen; None to choose by their losses alone.
         target: The names of the runtimes that are to run the result; empty for any. Masks that one of them would run as
             another model are not proposed.
@@ -108,6 +111,7 @@ class SearchSpec:
     config: Mapping[str, Any]
     budget: Budget | None = None
     speed: SearchSpeedOptions = field(default_factory=SearchSpeedOptions)
+    serve: ServeOptions = field(default_factory=ServeOptions)
     refiner: Refiner | None = None
     target: Sequence[str] = ()
 
@@ -117,6 +121,8 @@ class SearchSpec:
         if self.budget is not None and self.budget.measured_gains and not self.speed.enabled:
             gains = " ".join(self.budget.word(gain) for gain in self.budget.measured_gains)
             raise UserError(f"{gains} needs speeds, which speed.enabled=false does not measure; leave that out")
+        if self.speed.serve is not None:
+            self._check_serve()
         if (self.budget is not None or len(self.sizes) > 1) and not self.searcher.nested:
             raise UserError(
                 f"remove={self.remove} needs a searcher that finds the best mask of every size on its way, and "
@@ -136,6 +142,23 @@ class SearchSpec:
                 f"objective={self.settings.choices['objective']} compares with the dense model's own states, which a "
                 "recovered model does not have; use an objective such as perplexity, or refine=none"
             )
+
+    def _check_serve(self) -> None:
+        """Refuse options that a runtime would ignore, and servers that are up, which have one mask alone."""
+        runtime = f"speed.serve={self.speed.serve}"
+        if self.serve.url is not None:
+            raise UserError(
+                f"serve.url={self.serve.url} serves one checkpoint, and {runtime} measures several; leave it out, and "
+                "raysearch starts the servers"
+            )
+        defaults = SearchSpeedOptions()
+        for name in ("batch", "context_tokens", "new_tokens", "repeats"):
+            value = getattr(self.speed, name)
+            if value != getattr(defaults, name):
+                raise UserError(
+                    f"speed.{name}={value} is for transformers, and {runtime} is measured by the options of serve; use "
+                    f"serve.{name}={value}"
+                )
 
     @property
     def settings(self) -> SearchSettings:
@@ -175,6 +198,21 @@ class SearchSpec:
         limits = limits_of(info, self.target)
         return TargetLimits(tuple(self.target), limits, info.sites.n_layers, n_remove, problem.n_solutions, n_without)
 
+    def kv_cache(self, info: ModelInfo) -> KvCache:
+        """Return the KV cache of the dense model in the runtime of the speeds, for as many sequences and tokens.
+
+        Raises:
+            UnsupportedModelError: The cache of the runtime is not known.
+        """
+        from raysearch.models.kv_cache import kv_cache_of
+        from raysearch.models.runtime_cache import block_tokens_in, kv_cache_in
+
+        runtime = self.speed.serve
+        if runtime is None:
+            return kv_cache_of(info, self.speed.n_tokens, self.speed.batch)
+        block_tokens = block_tokens_in(runtime, info.model.device)
+        return kv_cache_in(runtime, info, self.serve.n_tokens, self.serve.batch, block_tokens)
+
     def with_absolute_paths(self) -> SearchSpec:
         """Return the same search with absolute paths, for a process in any folder."""
         return replace(self, evaluation=replace(self.evaluation, ledger=self.evaluation.ledger.resolve()))
@@ -195,7 +233,9 @@ class SearchSpec:
         if self.budget is not None:
             identity["budget"] = self.budget.limits
             if self.budget.gains:  # these depend on the numbers of tokens
-                identity["speed"] = vars(self.speed)
+                identity["speed"] = self.speed.identity
+                if self.speed.serve is not None:
+                    identity["speed"] = {"serve": self.speed.serve, **self.serve.identity}
         if self.refiner is not None:
             identity["refine"] = self.refiner.identity
         size = self.remove if self.remove == AUTO else f"m{str(self.remove).replace('..', '-')}"

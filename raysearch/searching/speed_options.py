@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Annotated
+from dataclasses import dataclass, fields
+from typing import Annotated, Any
 
 from pydantic import Field, PositiveInt
 
 from raysearch.core.options import Options
+from raysearch.searching.serve_options import Serve
 
 
 @dataclass(frozen=True)
@@ -35,9 +36,20 @@ class SpeedOptions(Options):
         """The tokens of a sequence at its end, for which the KV cache needs room."""
         return self.context_tokens + self.new_tokens
 
+    @property
+    def identity(self) -> dict[str, Any]:
+        """All that numbers in transformers depend on, as JSON values."""
+        return {field.name: getattr(self, field.name) for field in fields(SpeedOptions)}
+
 
 @dataclass(frozen=True)
 class SearchSpeedOptions(SpeedOptions):
-    """How the speeds of a search by budget are measured."""
+    """How the speeds of a search by budget are measured.
+
+    Args:
+        serve: The runtime in which they are measured, by the options of the section ``serve``; None for transformers.
+    """
 
     section = "speed"
+
+    serve: Serve | None = None

@@ -20,28 +20,36 @@ from raysearch.searching.recommendation import Speed
 from raysearch.stats.estimates import error_of_median
 
 #: The measured numbers of a mask, and of the dense model in turn with it as ``dense``: of each repeat ``decode_s`` and
-#: ``latency_s``, in seconds, and ``peak_memory_bytes``.
+#: ``latency_s``, in seconds, and ``peak_memory_bytes``, which is None if it is not known.
 Summary = Mapping[str, Any]
 
 #: The least share of the dense model's time or memory that a mask can have: measurements of tiny models are noise.
 _LEAST_SHARE = 1e-3
+_MEMORY = "peak_memory_bytes"
 
 
-def masks_of_kinds(sites: Sites, removable: Collection[int]) -> list[Mask]:
+def masks_of_kinds(sites: Sites, removable: Collection[int], refused_sizes: Collection[int] = ()) -> list[Mask]:
     """Return the masks that are measured for the speeds of all others: half of the removable sites of each kind.
 
     Args:
         sites: The sites of the model.
         removable: The indices of the sites that masks may remove.
+        refused_sizes: The numbers of sites that no mask may remove.
 
     Returns:
-        A mask for each kind, of its last sites, at least one.
+        A mask for each kind, of its last sites, at least one. Of a kind that has no number of sites that a mask may
+        remove there is none.
     """
-    of_kinds = sites.by_kind(sorted(removable)).values()
-    return [Mask.of(*indices[-math.ceil(len(indices) / 2) :]) for indices in of_kinds]
+    masks = []
+    for indices in sites.by_kind(sorted(removable)).values():
+        half = math.ceil(len(indices) / 2)
+        possible = {*range(1, len(indices) + 1)}.difference(refused_sizes)
+        if possible:
+            masks.append(Mask.of(*indices[-min(possible, key=lambda size: abs(size - half)) :]))
+    return masks
 
 
-def speed_of(mask: Mask, sites: Sites, summaries: Mapping[Mask, Summary]) -> Speed | None:
+def speed_of(mask: Mask, sites: Sites, summaries: Mapping[Mask, Summary], group: int = 1) -> Speed | None:
     """Return the speed and the memory of a mask relative to the dense model.
 
     They are those of the mask itself, or of a mask with as many sites of each kind, if one was measured. Otherwise what
@@ -51,16 +59,24 @@ def speed_of(mask: Mask, sites: Sites, summaries: Mapping[Mask, Summary]) -> Spe
         mask: The mask, not empty.
         sites: The sites of the model.
         summaries: Measured numbers by mask.
+        group: Masks have whole groups of so many sites. What groups take adds up if sites of one kind alone were not
+            measured.
 
     Returns:
-        The speed and the memory; None if sites of a kind were not measured.
+        The speed and the memory, which is None if it was not measured; None if sites of a kind were not measured.
     """
     parts = _parts(mask, sites, summaries)
+    if parts is None and group > 1:
+        parts = _parts_of_groups(mask, sites.in_groups(group), summaries)
     if parts is None:
         return None
-    decoding, latency, memory = (_share(parts, key) for key in ("decode_s", "latency_s", "peak_memory_bytes"))
+    decoding, latency = (_share(parts, key) for key in ("decode_s", "latency_s"))
+    memory = memory_bytes = None
+    if all(None not in (part.summary[_MEMORY], part.summary["dense"][_MEMORY]) for part in parts):
+        share = _share(parts, _MEMORY).value
+        memory = share - 1
+        memory_bytes = share * median(part.summary["dense"][_MEMORY] for part in parts)
     dense_s = list(chain.from_iterable(part.summary["dense"]["latency_s"] for part in parts))
-    dense_bytes = median(part.summary["dense"]["peak_memory_bytes"] for part in parts)
     dense_ms = 1000 * median(dense_s)
     dense_error_s = error_of_median(dense_s)
     latency_error = None
@@ -69,11 +85,12 @@ def speed_of(mask: Mask, sites: Sites, summaries: Mapping[Mask, Summary]) -> Spe
     return Speed(
         speedup=1 / decoding.value,
         error=None if decoding.error is None else decoding.error / decoding.value**2,
-        memory=memory.value - 1,
-        memory_bytes=memory.value * dense_bytes,
+        memory=memory,
+        memory_bytes=memory_bytes,
         latency_ms=dense_ms * latency.value,
         latency_error_ms=latency_error,
         dense_latency_ms=dense_ms,
+        runtime=parts[0].summary.get("runtime"),
     )
 
 
@@ -100,6 +117,18 @@ def _parts(mask: Mask, sites: Sites, summaries: Mapping[Mask, Summary]) -> list[
         largest = max(of_kind, key=len)
         parts.append(_Part(summaries[largest], len(indices) / len(largest)))
     return parts
+
+
+def _parts_of_groups(mask: Mask, groups: Sites, summaries: Mapping[Mask, Summary]) -> list[_Part] | None:
+    """Return the measured masks of whole groups that add up to a mask; None if there are none."""
+
+    def of_groups(layers: Mask) -> Mask:
+        return Mask.of(*groups.in_layers(layers))
+
+    whole = {
+        of_groups(mask): summary for mask, summary in summaries.items() if groups.layers_of(of_groups(mask)) == mask
+    }
+    return _parts(of_groups(mask), groups, whole)
 
 
 def _share(parts: Sequence[_Part], key: str) -> Estimate:

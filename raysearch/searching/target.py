@@ -72,7 +72,7 @@ class TargetLimits:
         return [str(self), *(f"  {reason}" for reason in self.limits.reasons)]
 
 
-def limits_of(info: ModelInfo, runtimes: Sequence[str]) -> PlaceLimits:
+def limits_of(info: ModelInfo, runtimes: Sequence[str], setting: str = "target") -> PlaceLimits:
     """Return the limits that runtimes set to the masks of a model.
 
     llama.cpp runs a model that is a GGUF file from a pruned GGUF file. Other runtimes read a pruned checkpoint; so does
@@ -81,6 +81,7 @@ def limits_of(info: ModelInfo, runtimes: Sequence[str]) -> PlaceLimits:
     Args:
         info: The model.
         runtimes: The names of the runtimes.
+        setting: The key by which the user named them, for messages.
 
     Returns:
         The limits of all runtimes together.
@@ -94,7 +95,7 @@ def limits_of(info: ModelInfo, runtimes: Sequence[str]) -> PlaceLimits:
         runtime = RUNTIMES[name]
         unknown = None if runtime is LLAMA_CPP and file is not None else runtime.unknown(info.code)
         if unknown is not None and not runtime.fallback:
-            raise UserError(f"target={name}: {runtime.text} has no code for {unknown}; leave it out")
+            raise UserError(f"{setting}={name}: {runtime.text} has no code for {unknown}; leave it out")
     if file is None:
         return place_limits(Values.of_config(info.config), n_layers, runtimes)
     from_checkpoint = [runtime for runtime in runtimes if runtime != LLAMA_CPP.name]

@@ -24,17 +24,21 @@ from raysearch.assessment.results import Assessments
 from raysearch.assessment.serving.client import RequestTimes
 from raysearch.assessment.serving.process import ServerProcess, free_port, started
 from raysearch.assessment.serving.results import runs_of, serve_results, summary_of
+from raysearch.assessment.serving.vllm import VLLM
 from raysearch.assessment.spec import AssessSpec
 from raysearch.cli.study_tables import assessment_table
 from raysearch.core.mask import Mask
 from raysearch.errors import UserError
 from raysearch.ledger.ledger import Ledger
-from raysearch.models.spec import ModelSpec
+from raysearch.models.loading import describe
+from raysearch.models.runtime_cache import kv_cache_in
+from raysearch.models.spec import ModelInfo, ModelSpec
 from raysearch.searching.serve_options import Serve, ServeOptions
 from raysearch.searching.speed_options import SpeedOptions
 from tests.assessment.conftest import INLINE, no_pool
 from tests.cli.conftest import World
 from tests.models.conftest import write_llama
+from tests.models.families import tiny
 from tests.sentences import Sentences
 
 FOLDER = Path(__file__).parent
@@ -258,6 +262,33 @@ def test_a_server_ends_if_raysearch_is_killed(tmp_path: Path) -> None:
     driver.send_signal(signal.SIGKILL)
     driver.communicate()
     wait_until(lambda: not any(map(is_alive, members)))
+
+
+def test_vllm_has_room_for_the_layers_that_are_left(world: World) -> None:
+    info = describe(ModelSpec("tiny", str(world.model)))
+    options = ServeOptions(batch=3, context_tokens=130, new_tokens=20)
+
+    def room(mask: Mask, info: ModelInfo = info) -> int:
+        words = [*VLLM().arguments(world.model, 1, options, info, mask)]
+        return int(words[words.index("--kv-cache-memory-bytes") + 1])
+
+    block_bytes = kv_cache_in("vllm", info, 128, 1, 128).size_without(Mask(), info.sites)
+    assert room(Mask()) == (3 * (2 + 1) + 1) * block_bytes
+    assert room(Mask.of(0, 1)) == room(Mask()) * (info.sites.n_layers - 2) // info.sites.n_layers
+    assert VLLM().memory_note(info, options) == ""
+
+
+def test_vllm_has_a_fixed_pool_if_its_cache_is_not_known(tmp_path: Path) -> None:
+    sizes = {"vocab_size": 64, "hidden_size": 32, "intermediate_size": 48, "num_local_experts": 4}
+    heads = {"num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 8}
+    model = tiny("gpt_oss", **sizes, **heads, num_hidden_layers=4, sliding_window=4, num_experts_per_tok=2)
+    model.save_pretrained(tmp_path)
+    info = describe(ModelSpec("windows", str(tmp_path)))
+    options = ServeOptions(context_tokens=24, new_tokens=6)
+    for mask in (Mask(), Mask.of(0, 1)):
+        words = [*VLLM().arguments(tmp_path, 1, options, info, mask)]
+        assert words[words.index("--kv-cache-memory-bytes") + 1] == str(2**30)
+    assert VLLM().memory_note(info, options) == "; it contains a pool of 1.1 GB for the KV cache, dense or pruned"
 
 
 @pytest.mark.real

@@ -77,3 +77,28 @@ def test_errors_add_up_in_squares() -> None:
 def test_a_kind_that_was_not_measured_is_not_known() -> None:
     assert speed_of(Mask.of(0, 2), SITES, {Mask.of(3, 4): summary(Mask.of(3, 4))}) is None
     assert speed_of(Mask.of(0), SITES, {}) is None
+
+
+def test_groups_add_up_where_only_whole_groups_may_go() -> None:
+    sites = Sites.of_layers([1] * 9, kinds=[0, 1, 0, 0, 0, 1, 0, 1, 0])
+    groups = sites.in_groups(2)
+    assert [group.kind for group in groups] == [0, 1, 0, 0, 2], "as many layers of each kind are one kind"
+    measured = [groups.layers_of(mask) for mask in masks_of_kinds(groups, range(4))]
+    assert measured == [Mask.of(4, 5, 6, 7), Mask.of(2, 3)]
+
+    def of_groups(mask: Mask) -> dict[str, Any]:
+        seconds = 2.0 - sum(LAYER_S[sites[layer].kind] for layer in mask)
+        return {"decode_s": [seconds], "latency_s": [seconds], "peak_memory_bytes": None}
+
+    summaries = {mask: {**of_groups(mask), "dense": of_groups(Mask())} for mask in measured}
+    for mask in (Mask.of(0, 1), Mask.of(0, 1, 2, 3)):
+        speed = speed_of(mask, sites, summaries, group=2)
+        assert speed is not None
+        assert speed.speedup == pytest.approx(2.0 / of_groups(mask)["decode_s"][0])
+        assert speed.memory is speed.memory_bytes is None, "it was not measured"
+    assert speed_of(Mask.of(0, 1), sites, summaries) is None, "a layer of kind 1 alone was not measured"
+
+
+def test_no_mask_of_a_refused_size_is_measured() -> None:
+    assert masks_of_kinds(SITES, range(6), refused_sizes=[2]) == [Mask.of(4), Mask.of(5)]
+    assert masks_of_kinds(SITES, range(6), refused_sizes=[1, 2]) == [Mask.of(1, 3, 4)], "none of the other kind"

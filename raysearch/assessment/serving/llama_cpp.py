@@ -49,7 +49,7 @@ class LlamaCpp(Runtime):
     def check(self, info: ModelInfo, options: ServeOptions) -> None:
         if gguf_file(info.model) is None and options.converter is None:
             raise UserError(
-                f"assess.serve=llama.cpp needs a GGUF file, and {info.model.name} is none; name llama.cpp's "
+                f"a server of llama.cpp needs a GGUF file, and {info.model.name} is none; name llama.cpp's "
                 "convert_hf_to_gguf.py with serve.converter=…"
             )
         if options.converter is not None and not options.converter.is_file():
@@ -74,7 +74,7 @@ class LlamaCpp(Runtime):
         return _converted(checkpoint, out, options)
 
     @override
-    def arguments(self, model: Path, port: int, options: ServeOptions, info: ModelInfo) -> Sequence[str]:
+    def arguments(self, model: Path, port: int, options: ServeOptions, info: ModelInfo, mask: Mask) -> Sequence[str]:
         # A sequence that fills its share of the context ends early.
         settings = {
             "m": model,

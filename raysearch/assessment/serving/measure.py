@@ -61,9 +61,8 @@ def serve_speeds(
     pruned_masks = [mask for mask in dict.fromkeys(masks) if mask]
     if serving.urls and len(pruned_masks) != 1:
         raise UserError(f"serve.url={options.url} serves one checkpoint, so it is for one search; name that")
-    identity = {name: value for name, value in vars(options).items() if name not in ("timeout_s", "converter")}
     name = plan.named(
-        {"serve": serving.name, "version": serving.version, "machine": _place(context, serving), **identity}
+        {"serve": serving.name, "version": serving.version, "machine": _place(context, serving), **options.identity}
     )
     has_dense = options.url is None or options.dense_url is not None
     models = [Mask(), *pruned_masks] if has_dense else pruned_masks
@@ -122,6 +121,7 @@ def _measure(context: AssessContext, serving: Serving, models: Sequence[Mask]) -
             "measured_on": str(mask),
             "serve": serving.name,
             "runtime": serving.title,
+            "arguments": options.arguments,
             "machine": _place(context, serving),
         }
     return summaries

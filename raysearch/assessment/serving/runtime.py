@@ -24,7 +24,7 @@ class Runtime(ABC):
 
     Attributes:
         title: Its name for people.
-        name: Its name as a value of ``assess.serve``.
+        name: Its name as a value of ``assess.serve`` and ``speed.serve``.
         program: The words that start a server, before its arguments.
     """
 
@@ -71,7 +71,7 @@ class Runtime(ABC):
         """
 
     @abstractmethod
-    def arguments(self, model: Path, port: int, options: ServeOptions, info: ModelInfo) -> Sequence[str]:
+    def arguments(self, model: Path, port: int, options: ServeOptions, info: ModelInfo, mask: Mask) -> Sequence[str]:
         """Return the arguments of a server.
 
         Args:
@@ -79,6 +79,7 @@ class Runtime(ABC):
             port: Its port.
             options: The sequences and tokens that it needs room for.
             info: The dense model.
+            mask: The removed layers.
 
         Returns:
             The arguments, without those of the user.
@@ -95,6 +96,18 @@ class Runtime(ABC):
         Returns:
             Plain values; ``kv_cache_bytes`` for its size in bytes, if the server tells it.
         """
+
+    def memory_note(self, info: ModelInfo, options: ServeOptions) -> str:
+        """Return what the peak memory of a server contains besides its need, as the end of a clause; empty for nothing.
+
+        Args:
+            info: The dense model.
+            options: The sequences and tokens that the server has room for.
+
+        Returns:
+            The text.
+        """
+        return ""
 
     @property
     def environment(self) -> Mapping[str, str]:
@@ -113,7 +126,7 @@ class Runtime(ABC):
         """
         words = [*self.version_words(self.words(options))]
         remedy = f"install {self.title}, or name the program with serve.command=…"
-        setting = f"assess.serve={self.name}: {' '.join(words[:2])}"
+        setting = f"{self.title}: {' '.join(words[:2])}"
         try:
             done = subprocess.run(
                 words, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=_TIMEOUT_S, errors="replace"

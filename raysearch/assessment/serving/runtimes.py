@@ -1,4 +1,4 @@
-"""The runtimes that can be measured, by their names as values of ``assess.serve``."""
+"""The runtimes that can be measured, by their names as values of ``assess.serve`` and ``speed.serve``."""
 
 from __future__ import annotations
 

@@ -31,11 +31,13 @@ class ServedModel:
         runtime: The runtime.
         client: A client of the server.
         process: The server; None for one that raysearch has not started.
+        memory_note: What its peak memory contains besides its need, see `Runtime.memory_note`.
     """
 
     runtime: Runtime
     client: Client
     process: ServerProcess | None
+    memory_note: str = ""
     name: str = field(init=False)
     was_reset: bool = field(default=False, init=False)
 
@@ -78,7 +80,7 @@ class ServedModel:
             kv_cache = self.runtime.kv_cache(self.process.log.read_text(errors="replace"), self.client)
         peak = None if torch.cuda.is_available() else self.process.peak_bytes()
         since = "" if self.was_reset else ", since its start"
-        source = "nothing: it is not known" if peak is None else f"{_MEMORY_SOURCE}{since}"
+        source = "nothing: it is not known" if peak is None else f"{_MEMORY_SOURCE}{since}{self.memory_note}"
         return {MEMORY: peak, "memory_source": source, **kv_cache}
 
 
@@ -113,8 +115,8 @@ def served(mask: Mask, info: ModelInfo, serving: Serving, on_progress: Callable[
         on_progress(f"{runtime.title}: writing {what}")
         model = runtime.write(info, mask, files, options, stack)
         port = free_port()
-        words = [*runtime.words(options), *runtime.arguments(model, port, options, info), *options.argument_words]
-        title = f"assess.serve={serving.name}: the server of {what}"
+        words = [*runtime.words(options), *runtime.arguments(model, port, options, info, mask), *options.argument_words]
+        title = f"{runtime.title}: the server of {what}"
         on_progress(f"{runtime.title}: starting the server of {what}")
         process = stack.enter_context(
             started(
@@ -126,4 +128,5 @@ def served(mask: Mask, info: ModelInfo, serving: Serving, on_progress: Callable[
                 environment=runtime.environment,
             )
         )
-        yield ServedModel(runtime, serving.client(process.url, title), process)
+        note = runtime.memory_note(info, options)
+        yield ServedModel(runtime, serving.client(process.url, title), process, note)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
@@ -14,11 +15,16 @@ from typing_extensions import override
 from raysearch.assessment.serving.client import Client
 from raysearch.assessment.serving.runtime import Runtime
 from raysearch.core.mask import Mask
+from raysearch.errors import UnsupportedModelError
 from raysearch.models.export import safetensors_folder, write_files
+from raysearch.models.runtime_cache import kv_cache_in
 from raysearch.models.spec import ModelInfo
 from raysearch.searching.serve_options import ServeOptions
+from raysearch.text.numbers import size
 
-_CACHE_BYTES = 2**30  # two servers run at once, and by default each takes most of the memory
+#: The room for a KV cache of unknown size. Two servers run at once, and by default each takes most of the memory.
+_POOL_BYTES = 2**30
+_BLOCK_TOKENS = 128  # the largest of vLLM's default blocks, which are smaller on GPUs
 _CONFIG = re.compile(r"^vllm:cache_config_info\{(.*)\}", re.MULTILINE)
 _TOLD = ("block_size", "num_gpu_blocks", "kv_cache_size_tokens", "kv_cache_memory_bytes")
 
@@ -60,18 +66,24 @@ class VLLM(Runtime):
         return folder
 
     @override
-    def arguments(self, model: Path, port: int, options: ServeOptions, info: ModelInfo) -> Sequence[str]:
+    def arguments(self, model: Path, port: int, options: ServeOptions, info: ModelInfo, mask: Mask) -> Sequence[str]:
         settings = {
             "model": model,
             "host": "127.0.0.1",
             "port": port,
             "max-model-len": options.n_tokens,
             "max-num-seqs": options.batch,
-            "kv-cache-memory-bytes": _CACHE_BYTES,
+            "kv-cache-memory-bytes": _cache_bytes(info, mask, options) or _POOL_BYTES,
         }
         words = [word for name, value in settings.items() for word in (f"--{name}", str(value))]
         code = ["--trust-remote-code"] if info.model.trust_remote_code else []
         return [*words, "--no-enable-prefix-caching", *code]
+
+    @override
+    def memory_note(self, info: ModelInfo, options: ServeOptions) -> str:
+        if _cache_bytes(info, Mask(), options) is not None:
+            return ""
+        return f"; it contains a pool of {size(_POOL_BYTES)} for the KV cache, dense or pruned"
 
     @property
     @override
@@ -83,3 +95,22 @@ class VLLM(Runtime):
         config = _CONFIG.search(client.text("../metrics"))
         values = dict(re.findall(r'(\w+)="([^"]*)"', config[1])) if config else {}
         return {"kv_cache_told": {name: int(values[name]) for name in _TOLD if values.get(name, "").isdecimal()}}
+
+
+def _cache_bytes(info: ModelInfo, mask: Mask, options: ServeOptions) -> int | None:
+    """Return the size of the KV cache that a server needs; None if it is not known.
+
+    It has room for all sequences in whole blocks, a block more for each, into which vLLM may schedule tokens ahead, and
+    vLLM's null block.
+
+    Args:
+        info: The dense model.
+        mask: The removed layers.
+        options: The sequences and tokens.
+    """
+    try:
+        cache = kv_cache_in("vllm", info, options.n_tokens, 1, _BLOCK_TOKENS)
+    except UnsupportedModelError:
+        return None
+    n_blocks = math.ceil(options.n_tokens / _BLOCK_TOKENS)
+    return cache.size_without(mask, info.sites) // n_blocks * (options.batch * (n_blocks + 1) + 1)
