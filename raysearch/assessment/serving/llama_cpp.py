@@ -15,7 +15,7 @@ from typing_extensions import override
 
 from raysearch.assessment.serving.client import Client
 from raysearch.assessment.serving.process import cause_of
-from raysearch.assessment.serving.runtime import Runtime
+from raysearch.assessment.serving.runtime import ServingRuntime
 from raysearch.checkpoints.gguf_pruning import prune_gguf
 from raysearch.core.mask import Mask
 from raysearch.errors import UserError
@@ -30,7 +30,7 @@ _CELLS = re.compile(r"\bllama_kv_cache\w*: size = .*?\( *(\d+) cells")
 _INFO = "4"  # the level of the log at which it has the size of the KV cache
 
 
-class LlamaCpp(Runtime):
+class LlamaCpp(ServingRuntime):
     """llama.cpp."""
 
     title = "llama.cpp"

@@ -1,4 +1,4 @@
-"""The contract of a runtime: which files its server reads, and how it is started."""
+"""The contract of a runtime that serves models: which files its server reads, and how it is started."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from raysearch.searching.serve_options import ServeOptions
 _TIMEOUT_S = 600.0  # of a program that says its version
 
 
-class Runtime(ABC):
+class ServingRuntime(ABC):
     """A runtime whose servers can be measured.
 
     Attributes:

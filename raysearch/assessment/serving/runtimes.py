@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from raysearch.assessment.serving.llama_cpp import LlamaCpp
-from raysearch.assessment.serving.runtime import Runtime
+from raysearch.assessment.serving.runtime import ServingRuntime
 from raysearch.assessment.serving.vllm import VLLM
 from raysearch.searching.serve_options import Serve
 
-RUNTIMES: Mapping[Serve, Runtime] = {"vllm": VLLM(), "llama.cpp": LlamaCpp()}
+SERVING_RUNTIMES: Mapping[Serve, ServingRuntime] = {"vllm": VLLM(), "llama.cpp": LlamaCpp()}

@@ -14,7 +14,7 @@ import torch
 from raysearch.assessment.serving.client import Client, RequestTimes
 from raysearch.assessment.serving.process import ServerProcess, free_port, started
 from raysearch.assessment.serving.results import MEMORY
-from raysearch.assessment.serving.runtime import Runtime
+from raysearch.assessment.serving.runtime import ServingRuntime
 from raysearch.assessment.serving.serving import Serving
 from raysearch.core.mask import Mask
 from raysearch.errors import UserError
@@ -31,10 +31,10 @@ class ServedModel:
         runtime: The runtime.
         client: A client of the server.
         process: The server; None for one that raysearch has not started.
-        memory_note: What its peak memory contains besides its need, see `Runtime.memory_note`.
+        memory_note: What its peak memory contains besides its need, see `ServingRuntime.memory_note`.
     """
 
-    runtime: Runtime
+    runtime: ServingRuntime
     client: Client
     process: ServerProcess | None
     memory_note: str = ""

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from raysearch.assessment.serving.client import Client
-from raysearch.assessment.serving.runtime import Runtime
-from raysearch.assessment.serving.runtimes import RUNTIMES
+from raysearch.assessment.serving.runtime import ServingRuntime
+from raysearch.assessment.serving.runtimes import SERVING_RUNTIMES
 from raysearch.errors import UserError
 from raysearch.models.spec import ModelInfo
 from raysearch.searching.serve_options import Serve, ServeOptions
@@ -26,9 +26,9 @@ class Serving:
     options: ServeOptions
 
     @property
-    def runtime(self) -> Runtime:
+    def runtime(self) -> ServingRuntime:
         """The runtime."""
-        return RUNTIMES[self.name]
+        return SERVING_RUNTIMES[self.name]
 
     @property
     def urls(self) -> dict[str, str]:

@@ -13,7 +13,7 @@ from typing import Any
 from typing_extensions import override
 
 from raysearch.assessment.serving.client import Client
-from raysearch.assessment.serving.runtime import Runtime
+from raysearch.assessment.serving.runtime import ServingRuntime
 from raysearch.core.mask import Mask
 from raysearch.errors import UnsupportedModelError
 from raysearch.models.export import safetensors_folder, write_files
@@ -29,7 +29,7 @@ _CONFIG = re.compile(r"^vllm:cache_config_info\{(.*)\}", re.MULTILINE)
 _TOLD = ("block_size", "num_gpu_blocks", "kv_cache_size_tokens", "kv_cache_memory_bytes")
 
 
-class VLLM(Runtime):
+class VLLM(ServingRuntime):
     """vLLM."""
 
     title = "vLLM"
