@@ -21,12 +21,16 @@ from typing import Literal, NamedTuple, overload
 
 from raysearch.core.mask import Mask
 
+#: The name of a half.
+Part = Literal["attention", "mlp"]
+PARTS: tuple[Part, ...] = ("attention", "mlp")  #: in the order in which a layer runs them
+
 
 class Half(NamedTuple):
     """A half of a layer, with its norms."""
 
     layer: int  #: the layer, 0-based
-    part: Literal["attention", "mlp"]
+    part: Part
 
 
 @dataclass(frozen=True)

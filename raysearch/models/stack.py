@@ -37,6 +37,7 @@ from raysearch.calibration.objectives.base import by_chunk, log_prob, to_device
 from raysearch.core.mask import Mask
 from raysearch.errors import UnsupportedModelError, UserError
 from raysearch.models.fused_head import FusedHead, find_fused_head
+from raysearch.models.halves import LayerHalves, find_halves
 from raysearch.models.layers import LayerCall, State, find_stack, plain_logits, replaced, sites_of
 from raysearch.text.sentences import first_line
 
@@ -197,6 +198,19 @@ class LayerStack:
         if site not in captured.added:
             return after
         return replace(after, hidden=after.hidden + captured.added[site].to(after.hidden.device))
+
+    def halves(self, layer: int, state: State, captured: Captured) -> LayerHalves | str:
+        """Return the halves of a layer; or why it has none, see `find_halves`.
+
+        Args:
+            layer: The layer.
+            state: A state to run it on; one row of several tokens.
+            captured: The input of the layers for this row.
+
+        Returns:
+            The halves, or the reason.
+        """
+        return find_halves(self.layers[layer], self._conventions[layer], state, captured.calls[layer])
 
     def walk(self, captured: Captured, mask: Mask) -> Tensor:
         """Run the sites that a mask keeps.

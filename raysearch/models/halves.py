@@ -1,0 +1,226 @@
+"""Finds the two halves of a layer by its behaviour: the attention with its norms, and the MLP with its norms.
+
+A layer adds to the hidden state what its attention computes, then what its MLP computes. The parts of the attention
+are those that mix tokens: their output at a token depends on other tokens. The parts of the MLP compute each token by
+itself, with matrices. If the parts of one half return zeros, the layer runs the other half alone:
+
+    half A:  h -> h + attention(norm(h))      the layer, whose MLP returns zeros
+    half M:  h -> h + mlp(norm(h))            the layer, whose attention returns zeros
+
+A layer has two halves only if M(A(h)) is bit for bit what the layer itself returns. So nothing has to be known about
+architectures, and a layer whose halves run side by side, or that scales its whole output, has none.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from raysearch.core.site import PARTS, Part
+from raysearch.models.layers import Convention, LayerCall, State, replaced
+
+_MIXING = 1e-3  # the least change of a token's output, relative to its size, if another token's input changes
+
+
+@dataclass(frozen=True)
+class SilentModule:
+    """A module that can return zeros in place of its output.
+
+    Args:
+        module: The module.
+        container: tuple or list, if it returns one, whose first value is the output; None if it returns a tensor.
+        length: The number of values in the container.
+        width: The size of the last axis of its output.
+        argument: The argument that is its input: a place among the positional ones, or a name.
+    """
+
+    module: nn.Module
+    container: type | None
+    length: int
+    width: int
+    argument: int | str
+
+    @classmethod
+    def of(cls, call: _ModuleCall) -> SilentModule:
+        """Return the module of a recorded call."""
+        container = next((kind for kind in (tuple, list) if isinstance(call.output, kind)), None)
+        length = 1 if container is None else len(call.output)
+        return cls(call.module, container, length, call.hidden_output.shape[-1], call.argument)
+
+    def zeros(self, *args: Any, **kwargs: Any) -> Any:
+        """Return what the module would return, with zeros in place of its output, and None for all other values."""
+        before: Tensor = args[self.argument] if isinstance(self.argument, int) else kwargs[self.argument]
+        zeros = before.new_zeros(*before.shape[:-1], self.width)
+        return zeros if self.container is None else self.container([zeros] + [None] * (self.length - 1))
+
+
+@dataclass(frozen=True)
+class LayerHalves:
+    """The two halves of a layer.
+
+    Args:
+        silent: By half, the modules that return zeros while the *other* half runs alone.
+        part_of: The half of each parameter and buffer of the layer, by its name within the layer.
+    """
+
+    silent: Mapping[Part, tuple[SilentModule, ...]]
+    part_of: Mapping[str, Part]
+
+    def parts_with(self, layer: nn.Module, name: str) -> list[Part]:
+        """Return the half whose modules have a tensor; empty if it belongs to the layer itself or to a norm.
+
+        Args:
+            layer: The layer.
+            name: The name of the tensor within the layer.
+        """
+        child = getattr(layer, name.partition(".")[0], None)
+        return [part for part in PARTS if any(silent.module is child for silent in self.silent[part])]
+
+    @contextlib.contextmanager
+    def alone(self, part: Part) -> Iterator[None]:
+        """Let the layer run one of its halves alone within the context."""
+        other: Part = "mlp" if part == "attention" else "attention"
+        with replaced({silent.module: silent.zeros for silent in self.silent[other]}):
+            yield
+
+
+@torch.no_grad()
+def find_halves(layer: nn.Module, convention: Convention, state: State, call: LayerCall) -> LayerHalves | str:
+    """Find the halves of a layer by running it.
+
+    Args:
+        layer: The layer.
+        convention: How the layer is called.
+        state: A state to run it on; one row of several tokens.
+        call: The other arguments of the layer.
+
+    Returns:
+        The halves; or why the layer has none, as the end of a sentence: ``has no part that …``.
+    """
+    if convention.extras or len(convention.token_shape) > 1:
+        return "passes on more than one hidden state for each token"
+
+    def run(tensors: Mapping[str, Tensor] = MappingProxyType({})) -> Tensor:
+        """Run the layer, with other tensors in place of its own, by name."""
+        changed = functools.partial(_run_with, layer, dict(tensors)) if tensors else layer
+        return convention.run(changed, state.clone(), call).hidden
+
+    calls = _calls_of_children(layer, run)
+    mixers = [module_call for module_call in calls if module_call.mixes_tokens()]
+    if not mixers:
+        return "has no part that mixes tokens"
+    after_attention = calls[calls.index(mixers[0]) :]  # a norm before the attention may have matrices, too
+    others = [module_call for module_call in after_attention if module_call not in mixers and module_call.has_matrices]
+    if not others:
+        return "has no part that computes each token by itself"
+    silent: dict[Part, tuple[SilentModule, ...]] = {
+        "attention": tuple(map(SilentModule.of, mixers)),
+        "mlp": tuple(map(SilentModule.of, others)),
+    }
+    halves = LayerHalves(silent, {})
+    try:
+        with halves.alone("attention"):
+            between = convention.run(layer, state.clone(), call)
+        with halves.alone("mlp"):
+            after = convention.run(layer, between, call).hidden
+    except (TypeError, ValueError, AttributeError, IndexError, RuntimeError) as error:
+        return f"does not run without one of its parts ({type(error).__name__})"
+    if not torch.equal(after, run()):
+        return "computes something else than its attention, then its MLP"
+    part_of: dict[str, Part] = {}
+    for name, values in layer.state_dict().items():
+        parts = halves.parts_with(layer, name) or _parts_that_read(halves, name, values, run)
+        if len(parts) > 1:
+            return f"uses {name} in both halves"
+        if parts:
+            (part_of[name],) = parts
+    return LayerHalves(silent, part_of)
+
+
+def _run_with(layer: nn.Module, tensors: dict[str, Tensor], *args: Any, **kwargs: Any) -> Any:
+    """Run a layer with other tensors in place of its own."""
+    return torch.func.functional_call(layer, tensors, args, kwargs)
+
+
+def _parts_that_read(
+    halves: LayerHalves, name: str, values: Tensor, run: Callable[[Mapping[str, Tensor]], Tensor]
+) -> list[Part]:
+    """Return the halves whose output changes with the values of a tensor.
+
+    Args:
+        halves: The halves.
+        name: The name of the tensor within the layer.
+        values: Its values.
+        run: Runs the layer with other tensors in place of its own, by name.
+
+    Returns:
+        The halves; empty if no output depends on the tensor.
+    """
+    other_values = torch.zeros_like(values) if values.any() else torch.ones_like(values)
+    parts: list[Part] = []
+    for part in PARTS:
+        with halves.alone(part):
+            if not torch.equal(run({name: values}), run({name: other_values})):
+                parts.append(part)
+    return parts
+
+
+@dataclass(frozen=True, eq=False)
+class _ModuleCall:
+    """One call of a child of a layer."""
+
+    module: nn.Module
+    args: tuple[Any, ...]
+    kwargs: Mapping[str, Any]
+    output: Any
+    argument: int | str  #: the argument that is its input
+
+    @property
+    def hidden_output(self) -> Tensor:
+        output: Tensor = self.output[0] if isinstance(self.output, (tuple, list)) else self.output
+        return output
+
+    @property
+    def has_matrices(self) -> bool:
+        return any(weights.ndim > 1 for weights in self.module.parameters())
+
+    def mixes_tokens(self) -> bool:
+        """Return whether the output at some token depends on the first token."""
+        if not any(True for _ in self.module.parameters()):
+            return False
+        args = list(self.args)
+        kwargs = dict(self.kwargs)
+        arguments: Any = args if isinstance(self.argument, int) else kwargs
+        changed = arguments[self.argument].clone()
+        tokens = changed.flatten(0, -2)
+        tokens[0] = -2 * tokens[0] + 1
+        arguments[self.argument] = changed
+        output = self.module(*args, **kwargs)
+        after = output[0] if isinstance(output, (tuple, list)) else output
+        before = self.hidden_output.flatten(0, -2)[1:]
+        return bool((after.flatten(0, -2)[1:] - before).norm() > _MIXING * before.norm())
+
+
+def _calls_of_children(layer: nn.Module, run: Callable[[], Any]) -> Sequence[_ModuleCall]:
+    """Run a layer, and return the calls of its direct children that are given a hidden state and return one."""
+    calls: list[_ModuleCall] = []
+
+    def record(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
+        arguments: list[tuple[int | str, Any]] = [*enumerate(args), *kwargs.items()]
+        argument = next((name for name, value in arguments if isinstance(value, Tensor) and value.ndim > 1), None)
+        values = output[0] if isinstance(output, (tuple, list)) else output
+        if argument is not None and isinstance(values, Tensor):
+            calls.append(_ModuleCall(module, args, kwargs, output, argument))
+
+    with contextlib.ExitStack() as hooks:
+        for child in layer.children():
+            hooks.callback(child.register_forward_hook(record, with_kwargs=True).remove)
+        run()
+    return calls
