@@ -152,9 +152,10 @@ class ModelInfo:
     dtype: str  #: of the weights in memory, e.g. ``bfloat16``
     n_streams: int = 1  #: the hidden states of a token that go from layer to layer
     image_layers: tuple[int, ...] = ()  #: the layers at whose places features of images are added; an export needs them
-    config: Mapping[str, Any] = field(default_factory=dict)  #: the part of the config that describes the decoder
+    #: The part of the config that describes the decoder.
+    config: Mapping[str, Any] = field(default_factory=dict, hash=False)
     #: The keys of the config by which runtimes find their code: ``architectures`` and ``model_type``.
-    code: Mapping[str, Any] = field(default_factory=dict)
+    code: Mapping[str, Any] = field(default_factory=dict, hash=False)
 
     @property
     def sizes(self) -> ModelSizes:
