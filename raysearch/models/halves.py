@@ -55,7 +55,15 @@ class SilentModule:
         return cls(call.module, container, length, call.hidden_output.shape[-1], call.argument)
 
     def zeros(self, *args: Any, **kwargs: Any) -> Any:
-        """Return what the module would return, with zeros in place of its output, and None for all other values."""
+        """Return what the module would return, with zeros in place of its output, and None for all other values.
+
+        Args:
+            args: The positional arguments of the call.
+            kwargs: The named arguments of the call.
+
+        Returns:
+            Zeros with the shape of the output, [..., width], alone or as the first value of the container.
+        """
         before: Tensor = args[self.argument] if isinstance(self.argument, int) else kwargs[self.argument]
         zeros = before.new_zeros(*before.shape[:-1], self.width)
         return zeros if self.container is None else self.container([zeros] + [None] * (self.length - 1))
@@ -79,6 +87,9 @@ class LayerHalves:
         Args:
             layer: The layer.
             name: The name of the tensor within the layer.
+
+        Returns:
+            A list of one half, or of none.
         """
         child = getattr(layer, name.partition(".")[0], None)
         return [part for part in PARTS if any(silent.module is child for silent in self.silent[part])]
