@@ -43,7 +43,7 @@ from raysearch.searching.speed_options import SpeedOptions
 from raysearch.stats.estimates import error_of_median
 from raysearch.text.numbers import count
 
-_LOW_TOKENS = 1000  # prompts use the lowest token ids, since special tokens have the highest
+LOW_TOKENS = 1000  #: prompts use the lowest token ids, since special tokens have the highest
 _PROC = Path("/proc/self")
 
 DECODE = Metric("decode_tokens_per_s", "decoding", "speed", "tokens/s", higher_is_better=True)
@@ -244,7 +244,7 @@ def _time(model: PreTrainedModel, vocab_size: int, options: SpeedOptions) -> _Ti
     """Generate once from prompts of random tokens."""
     generator = torch.Generator().manual_seed(0)
     shape = options.batch, options.context_tokens
-    prompt = torch.randint(min(vocab_size, _LOW_TOKENS), shape, generator=generator)
+    prompt = torch.randint(min(vocab_size, LOW_TOKENS), shape, generator=generator)
     prompt = prompt.to(model.device)
     settings = GenerationConfig(
         max_new_tokens=options.new_tokens, min_new_tokens=options.new_tokens, do_sample=False, pad_token_id=0

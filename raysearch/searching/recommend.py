@@ -412,8 +412,8 @@ def _recorded_speeds(result: SearchResult, ledger: Ledger) -> dict[int, Speed]:
             size: speed_of(trial.mask, result.sites, summaries, result.group)
             for size, trial in result.best_by_size.items()
         }
-        known = {size: speed for size, speed in speeds.items() if speed is not None}
-        best = max(best, known, key=len)
+        measured = {size: speed for size, speed in speeds.items() if speed is not None}
+        best = max(best, measured, key=len)
     return best
 
 

@@ -7,7 +7,6 @@ import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,11 +14,10 @@ from typing_extensions import override
 
 from raysearch.assessment.serving.client import Client
 from raysearch.assessment.serving.process import cause_of
-from raysearch.assessment.serving.runtime import ServingRuntime
+from raysearch.assessment.serving.runtime import ServingRuntime, as_words, written_checkpoint
 from raysearch.checkpoints.gguf_pruning import prune_gguf
 from raysearch.core.mask import Mask
 from raysearch.errors import UserError
-from raysearch.models.export import safetensors_folder, write_files
 from raysearch.models.source import gguf_file
 from raysearch.models.spec import ModelInfo
 from raysearch.searching.serve_options import ServeOptions
@@ -63,28 +61,23 @@ class LlamaCpp(ServingRuntime):
             if mask:
                 prune_gguf(source, mask, out, sizes=info.sizes, search_id="")
             return out if mask else source
-        model = replace(info.model, adapter=None)  # merging it changes no size
-        checkpoint = files.enter_context(safetensors_folder(model))
-        if mask:
-            sites = info.sites
-            pruned = folder / "checkpoint"
-            pruned.mkdir()
-            write_files(pruned, checkpoint, sites.kept_layers(mask), sites.n_layers, model.trust_remote_code)
-            checkpoint = pruned
+        pruned = folder / "checkpoint"
+        pruned.mkdir()
+        checkpoint = written_checkpoint(info, mask, pruned, files)
         return _converted(checkpoint, out, options)
 
     @override
     def arguments(self, model: Path, port: int, options: ServeOptions, info: ModelInfo, mask: Mask) -> Sequence[str]:
         # A sequence that fills its share of the context ends early.
         settings = {
-            "m": model,
-            "-host": "127.0.0.1",
-            "-port": port,
-            "c": options.batch * (options.n_tokens + 1),
-            "np": options.batch,
-            "lv": _INFO,
+            "-m": model,
+            "--host": "127.0.0.1",
+            "--port": port,
+            "-c": options.batch * (options.n_tokens + 1),
+            "-np": options.batch,
+            "-lv": _INFO,
         }
-        return [word for name, value in settings.items() for word in (f"-{name}", str(value))]
+        return as_words(settings)
 
     @property
     @override

@@ -19,12 +19,10 @@ from raysearch.assessment.serving.client import RequestTimes
 from raysearch.assessment.serving.results import serve_results, summary_of
 from raysearch.assessment.serving.served_model import ServedModel, served
 from raysearch.assessment.serving.serving import Serving
-from raysearch.assessment.speed import machine
+from raysearch.assessment.speed import LOW_TOKENS, machine
 from raysearch.core.mask import Mask
 from raysearch.errors import UserError
 from raysearch.text.redaction import redact
-
-_LOW_TOKENS = 1000  # as assess.speed: special tokens mostly have the highest ids
 
 
 def measure_serving(context: AssessContext) -> Assessed:
@@ -80,7 +78,7 @@ def _measure(context: AssessContext, serving: Serving, models: Sequence[Mask]) -
     info = context.plan.info
     options = serving.options
     draw = random.Random(0)
-    most_tokens = min(info.vocab_size, _LOW_TOKENS)
+    most_tokens = min(info.vocab_size, LOW_TOKENS)
     times: dict[Mask, list[RequestTimes]] = {mask: [] for mask in models}
     times_of_dense: dict[Mask, list[RequestTimes]] = {}
     sizes: dict[Mask, Mapping[str, Any]] = {}

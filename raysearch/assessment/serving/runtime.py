@@ -6,6 +6,7 @@ import subprocess
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -13,6 +14,7 @@ from raysearch.assessment.serving.client import Client
 from raysearch.assessment.serving.process import cause_of
 from raysearch.core.mask import Mask
 from raysearch.errors import UserError
+from raysearch.models.export import safetensors_folder, write_files
 from raysearch.models.spec import ModelInfo
 from raysearch.searching.serve_options import ServeOptions
 
@@ -141,3 +143,31 @@ class ServingRuntime(ABC):
     def version_in(self, lines: Sequence[str]) -> str:
         """Return the version in the lines that the program has printed."""
         return next((line.partition("version:")[2].strip() for line in lines if "version:" in line), lines[0])
+
+
+def written_checkpoint(info: ModelInfo, mask: Mask, folder: Path, files: ExitStack) -> Path:
+    """Return a folder with the safetensors of a model without the layers of a mask.
+
+    Args:
+        info: The dense model. Its adapter is left out, since to merge it changes no size.
+        mask: The layers to remove.
+        folder: An empty folder for the files of a pruned model.
+        files: Closed when the files are no longer read.
+
+    Returns:
+        The folder; that of the dense model for the empty mask.
+
+    Raises:
+        UserError: The files cannot be read or written.
+    """
+    model = replace(info.model, adapter=None)
+    source = files.enter_context(safetensors_folder(model))
+    if not mask:
+        return source
+    write_files(folder, source, info.sites.kept_layers(mask), info.sites.n_layers, model.trust_remote_code)
+    return folder
+
+
+def as_words(settings: Mapping[str, object]) -> list[str]:
+    """Return the arguments of a program that has these settings, by option."""
+    return [word for option, value in settings.items() for word in (option, str(value))]

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
 from raysearch.assessment.serving.client import Client
+from raysearch.assessment.serving.llama_cpp import LlamaCpp
 from raysearch.assessment.serving.runtime import ServingRuntime
-from raysearch.assessment.serving.runtimes import SERVING_RUNTIMES
+from raysearch.assessment.serving.vllm import VLLM
 from raysearch.errors import UserError
 from raysearch.models.spec import ModelInfo
 from raysearch.searching.serve_options import Serve, ServeOptions
+
+#: The runtimes that can be measured.
+_RUNTIMES: Mapping[Serve, ServingRuntime] = {"vllm": VLLM(), "llama.cpp": LlamaCpp()}
 
 
 @dataclass(frozen=True)
@@ -28,7 +33,7 @@ class Serving:
     @property
     def runtime(self) -> ServingRuntime:
         """The runtime."""
-        return SERVING_RUNTIMES[self.name]
+        return _RUNTIMES[self.name]
 
     @property
     def urls(self) -> dict[str, str]:

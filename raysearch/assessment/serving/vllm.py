@@ -6,17 +6,15 @@ import math
 import re
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from typing_extensions import override
 
 from raysearch.assessment.serving.client import Client
-from raysearch.assessment.serving.runtime import ServingRuntime
+from raysearch.assessment.serving.runtime import ServingRuntime, as_words, written_checkpoint
 from raysearch.core.mask import Mask
 from raysearch.errors import UnsupportedModelError
-from raysearch.models.export import safetensors_folder, write_files
 from raysearch.models.runtime_cache import kv_cache_in
 from raysearch.models.spec import ModelInfo
 from raysearch.searching.serve_options import ServeOptions
@@ -26,7 +24,7 @@ from raysearch.text.numbers import size
 _POOL_BYTES = 2**30
 _BLOCK_TOKENS = 128  # the largest of vLLM's default blocks, which are smaller on GPUs
 _CONFIG = re.compile(r"^vllm:cache_config_info\{(.*)\}", re.MULTILINE)
-_TOLD = ("block_size", "num_gpu_blocks", "kv_cache_size_tokens", "kv_cache_memory_bytes")
+_NUMBERS = ("block_size", "num_gpu_blocks", "kv_cache_size_tokens", "kv_cache_memory_bytes")
 
 
 class VLLM(ServingRuntime):
@@ -57,27 +55,20 @@ class VLLM(ServingRuntime):
 
     @override
     def write(self, info: ModelInfo, mask: Mask, folder: Path, options: ServeOptions, files: ExitStack) -> Path:
-        model = replace(info.model, adapter=None)  # merging it changes no size
-        source = files.enter_context(safetensors_folder(model))
-        if not mask:
-            return source
-        sites = info.sites
-        write_files(folder, source, sites.kept_layers(mask), sites.n_layers, model.trust_remote_code)
-        return folder
+        return written_checkpoint(info, mask, folder, files)
 
     @override
     def arguments(self, model: Path, port: int, options: ServeOptions, info: ModelInfo, mask: Mask) -> Sequence[str]:
         settings = {
-            "model": model,
-            "host": "127.0.0.1",
-            "port": port,
-            "max-model-len": options.n_tokens,
-            "max-num-seqs": options.batch,
-            "kv-cache-memory-bytes": _cache_bytes(info, mask, options) or _POOL_BYTES,
+            "--model": model,
+            "--host": "127.0.0.1",
+            "--port": port,
+            "--max-model-len": options.n_tokens,
+            "--max-num-seqs": options.batch,
+            "--kv-cache-memory-bytes": _cache_bytes(info, mask, options) or _POOL_BYTES,
         }
-        words = [word for name, value in settings.items() for word in (f"--{name}", str(value))]
         code = ["--trust-remote-code"] if info.model.trust_remote_code else []
-        return [*words, "--no-enable-prefix-caching", *code]
+        return [*as_words(settings), "--no-enable-prefix-caching", *code]
 
     @override
     def memory_note(self, info: ModelInfo, options: ServeOptions) -> str:
@@ -94,7 +85,7 @@ class VLLM(ServingRuntime):
     def kv_cache(self, log: str, client: Client) -> Mapping[str, Any]:
         config = _CONFIG.search(client.text("../metrics"))
         values = dict(re.findall(r'(\w+)="([^"]*)"', config[1])) if config else {}
-        return {"kv_cache_told": {name: int(values[name]) for name in _TOLD if values.get(name, "").isdecimal()}}
+        return {"kv_cache_told": {name: int(values[name]) for name in _NUMBERS if values.get(name, "").isdecimal()}}
 
 
 def _cache_bytes(info: ModelInfo, mask: Mask, options: ServeOptions) -> int | None:
