@@ -1,39 +1,86 @@
-"""The layers removed from a model. `raysearch.core.site.Sites` has their facts in a model.
+"""The parts removed from a model: whole layers, and single halves of layers.
 
-    >>> mask = Mask.of(25, 21, 22)
+    >>> mask = Mask.of(25, "21a", 17)
     >>> str(mask)
-    '{21,22,25}'
-    >>> Mask.parse("{21,22,25}") == mask
+    '{17,21a,25}'
+    >>> Mask.parse("{17,21a,25}") == mask
+    True
+    >>> Mask.of("21a", "21m") == Mask.of(21)
     True
 
-Layer indices are 0-based everywhere, as in ``model.layers``.
+Layer indices are 0-based everywhere, as in ``model.layers``. `raysearch.core.site.Sites` has the facts of layers and
+halves in a model. A searcher has masks of a problem's sites; its masks have the indices of these sites in the place of
+layers (`raysearch.core.problem`).
 """
 
 from __future__ import annotations
 
+import itertools
 import operator
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Any, Literal, NamedTuple, Self
 
 from raysearch.errors import UserError
 
-_TEXT = re.compile(r"\{\s*(\d+(\s*,\s*\d+)*)?\s*\}")
+#: The name of a half.
+Part = Literal["attention", "mlp"]
+PARTS: tuple[Part, ...] = ("attention", "mlp")  #: in the order in which a layer runs them
+
+_HALF = re.compile(r"([0-9]{1,9})([am])")
+_TEXT = re.compile(r"\{\s*(\d+[am]?(\s*,\s*\d+[am]?)*)?\s*\}")
+
+
+class Half(NamedTuple):
+    """A half of a layer, with its norms. Halves are in the order in which the model runs them."""
+
+    layer: int  #: the layer, 0-based
+    part: Part
+
+    @classmethod
+    def parse(cls, text: str) -> Half:
+        """Return the half of a text such as ``17a``, the attention of layer 17, or ``17m``, its MLP.
+
+        Raises:
+            UserError: The text is not a half.
+        """
+        match = _HALF.fullmatch(text.strip())
+        if match is None:
+            raise UserError(f"{text!r} is not a half of a layer; write 17a for the attention of layer 17, 17m for its MLP")
+        number, letter = match.groups()
+        return cls(int(number), "attention" if letter == "a" else "mlp")
+
+    def __str__(self) -> str:
+        return f"{self.layer}{self.part[0]}"
+
+    @property
+    def position(self) -> int:
+        """Its position among all halves of the model, in the order A0 M0 A1 M1 …, 0-based."""
+        return 2 * self.layer + PARTS.index(self.part)
+
+    @classmethod
+    def at(cls, position: int) -> Half:
+        """Return the half at a position among all halves of the model."""
+        layer, part = divmod(position, 2)
+        return cls(layer, PARTS[part])
 
 
 @dataclass(frozen=True, order=True, slots=True)
 class Mask:
-    """A set of removed layers: frozen, hashable, and ordered as its sorted tuple of layers.
+    """A set of removed parts: frozen, hashable, and ordered by its whole layers, then by its single halves.
 
     Args:
-        layers: The removed layers, 0-based, ascending and distinct. `Mask.of` accepts any order.
+        layers: The layers of which both halves are removed, 0-based, ascending and distinct. `Mask.of` accepts any
+            order.
+        halves: The removed halves of other layers, at most one of each, in the order of the model.
 
     Raises:
-        UserError: A layer is negative, repeated or out of order.
+        UserError: A layer is negative, repeated or out of order, or a layer has two single halves.
     """
 
     layers: tuple[int, ...] = ()
+    halves: tuple[Half, ...] = ()
 
     def __post_init__(self) -> None:
         if any(layer < 0 for layer in self.layers):
@@ -42,58 +89,119 @@ class Mask:
             raise UserError(f"mask={list(self.layers)} repeats a layer; name each layer once")
         if list(self.layers) != sorted(self.layers):
             raise UserError(f"mask={list(self.layers)} is not ascending; use Mask.of")
+        layers_of_halves = [half.layer for half in self.halves]
+        if layers_of_halves != sorted({*layers_of_halves} - {*self.layers}):
+            raise UserError(f"mask={self} does not have each layer once, in order; use Mask.of")
 
     @classmethod
-    def of(cls, *layers: int) -> Self:
-        """Return the mask that removes these layers, given in any order."""
-        return cls(tuple(sorted(map(operator.index, layers))))  # `index` turns NumPy's integers into Python's
+    def of(cls, *parts: int | str | Half) -> Self:
+        """Return the mask that removes layers, such as 17, and halves, such as ``17a``, given in any order."""
+        halves = [Half.parse(part) if isinstance(part, str) else part for part in parts if isinstance(part, (str, Half))]
+        # `index` turns NumPy's integers into Python's.
+        layers = sorted(operator.index(part) for part in parts if not isinstance(part, (str, Half)))
+        if not halves:
+            return cls(tuple(layers))
+        return cls.of_halves([*halves, *(Half(layer, part) for layer in layers for part in PARTS)])
+
+    @classmethod
+    def of_halves(cls, halves: Iterable[Half]) -> Self:
+        """Return the mask that removes these halves, given in any order."""
+        removed = set(halves)
+        layers = sorted({half.layer for half in removed})
+        whole = [layer for layer in layers if all((layer, part) in removed for part in PARTS)]
+        return cls(tuple(whole), tuple(sorted(half for half in removed if half.layer not in whole)))
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """Return the mask of a text such as ``{21,22,25}`` or ``{}``.
+        """Return the mask of a text such as ``{17,21a,22m}`` or ``{}``.
 
         Raises:
             UserError: The text is not a mask.
         """
         if not _TEXT.fullmatch(text.strip()):
-            raise UserError(f"mask={text!r} is not a set of layers; write it as {{21,22,25}}, or {{}} for none")
-        return cls.of(*(int(number) for number in re.findall(r"\d+", text)))
+            raise UserError(
+                f"mask={text!r} is not a set of layers; write it as {{21,22,25}}, with halves as {{21,22a,25m}}, or {{}} "
+                "for none"
+            )
+        parts = re.findall(r"\d+[am]?", text)
+        return cls.of(*(int(part) if part.isdecimal() else part for part in parts))
 
     @classmethod
     def __get_pydantic_core_schema__(cls, source: Any, handler: Any) -> Any:
-        """Return the schema by which pydantic reads and writes a mask as a list of layers."""
+        """Return the schema by which pydantic reads and writes a mask as a list of layers, and of texts for halves."""
         from pydantic_core import core_schema
 
         return core_schema.no_info_plain_validator_function(
-            lambda value: value if isinstance(value, cls) else cls(tuple(value)),
-            serialization=core_schema.plain_serializer_function_ser_schema(list),
+            lambda value: value if isinstance(value, cls) else cls.of(*value),
+            serialization=core_schema.plain_serializer_function_ser_schema(lambda mask: mask.parts),
         )
 
+    @property
+    def parts(self) -> list[int | str]:
+        """The removed layers, and the names of the removed halves of other layers, in the order of the model."""
+        parts = [*((layer, layer) for layer in self.layers), *((half.layer, str(half)) for half in self.halves)]
+        return [part for _, part in sorted(parts, key=operator.itemgetter(0))]
+
+    @property
+    def all_halves(self) -> tuple[Half, ...]:
+        """All removed halves, those of whole layers too, in the order of the model."""
+        of_layers = (Half(layer, part) for layer in self.layers for part in PARTS)
+        return tuple(sorted(itertools.chain(of_layers, self.halves)))
+
+    @property
+    def n_halves(self) -> int:
+        """The number of removed halves."""
+        return 2 * len(self.layers) + len(self.halves)
+
+    @property
+    def touched_layers(self) -> tuple[int, ...]:
+        """The layers of which at least a half is removed, ascending."""
+        return tuple(sorted((*self.layers, *(half.layer for half in self.halves))))
+
+    def removes(self, half: Half) -> bool:
+        """Return whether the mask removes a half, alone or with its layer."""
+        return half.layer in self.layers or half in self.halves
+
+    def contains(self, other: Mask) -> bool:
+        """Return whether the mask removes all that another mask removes."""
+        return {*other.all_halves} <= {*self.all_halves}
+
     def __str__(self) -> str:
-        return "{" + ",".join(map(str, self.layers)) + "}"
+        return "{" + ",".join(map(str, self.parts)) + "}"
 
     def __contains__(self, layer: object) -> bool:
         return layer in self.layers
 
     def __iter__(self) -> Iterator[int]:
-        return iter(self.layers)
+        return iter(self._whole_layers)
 
     def __len__(self) -> int:
-        return len(self.layers)
+        return len(self._whole_layers)
+
+    def __bool__(self) -> bool:
+        return bool(self.layers or self.halves)
+
+    @property
+    def _whole_layers(self) -> tuple[int, ...]:
+        """The layers of a mask without single halves, which has no other parts."""
+        assert not self.halves, f"{self} has halves; use its `parts`, `all_halves` or `n_halves`"
+        return self.layers
 
     def __or__(self, layers: Iterable[int]) -> Mask:
-        return Mask.of(*set(self.layers).union(layers))
+        return Mask.of(*set(self).union(layers))
 
     def __and__(self, layers: Iterable[int]) -> Mask:
-        return Mask.of(*set(self.layers).intersection(layers))
+        return Mask.of(*set(self).intersection(layers))
 
     def __sub__(self, layers: Iterable[int]) -> Mask:
-        return Mask.of(*set(self.layers).difference(layers))
+        return Mask.of(*set(self).difference(layers))
 
     def __xor__(self, layers: Iterable[int]) -> Mask:
-        return Mask.of(*set(self.layers).symmetric_difference(layers))
+        return Mask.of(*set(self).symmetric_difference(layers))
 
     def jaccard(self, other: Mask) -> float:
-        """Return the overlap |A ∩ B| / |A ∪ B| with another mask: 1 for equal masks, 0 for disjoint ones."""
-        union = len(self | other)
-        return len(self & other) / union if union else 1.0  # two empty masks are equal
+        """Return the overlap |A ∩ B| / |A ∪ B| of halves with another mask: 1 for equal masks, 0 for disjoint ones."""
+        halves = {*self.all_halves}
+        other_halves = {*other.all_halves}
+        union = len(halves | other_halves)
+        return len(halves & other_halves) / union if union else 1.0  # two empty masks are equal

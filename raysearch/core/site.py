@@ -1,36 +1,30 @@
 """The sites of a model: the parts that a mask can remove.
 
-A mask has the indices of the removed sites. `Sites` defines what an index means: how the site is named, which halves of
-layers it removes, and what that saves. The sites of a model are its layers, so the index of a site is the number of the
-layer. If a target allows only groups of layers, a searcher has the groups as its sites (`Sites.in_groups`).
+The sites of a model are its layers. If the halves of its layers are known, each layer has two smaller sites. A mask of
+the model has layers and halves, and `Sites` has the facts of them.
 
-    >>> sites = Sites.of_layers([100, 100, 120])
+A searcher removes the sites of a space (`raysearch.core.space`) or of a target: layers, groups of layers, shifted pairs
+of halves, or halves. A mask of a searcher has the indices of such sites, and `Sites.mask_of` returns the mask of the
+model.
+
+    >>> layers = Sites.of_layers([100, 100, 120])
     >>> mask = Mask.of(0, 2)
-    >>> sites.parameters(mask)
+    >>> layers.parameters(mask)
     220
-    >>> sites.text(mask)
+    >>> layers.text(mask)
     '{0,2} of 3 layers (0-based)'
+    >>> layers.in_groups(2).mask_of(Mask.of(0))
+    Mask(layers=(0, 1), halves=())
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Literal, NamedTuple, overload
+from typing import NamedTuple, overload
 
-from raysearch.core.mask import Mask
-
-#: The name of a half.
-Part = Literal["attention", "mlp"]
-PARTS: tuple[Part, ...] = ("attention", "mlp")  #: in the order in which a layer runs them
-
-
-class Half(NamedTuple):
-    """A half of a layer, with its norms."""
-
-    layer: int  #: the layer, 0-based
-    part: Part
+from raysearch.core.mask import PARTS, Half, Mask, Part
 
 
 @dataclass(frozen=True)
@@ -63,54 +57,93 @@ class Site:
         Returns:
             The site with both halves of the layer, with a cost of one layer-forward.
         """
-        return cls(str(layer), (Half(layer, "attention"), Half(layer, "mlp")), parameters, cost=1.0, kind=kind)
+        return cls(str(layer), tuple(Half(layer, part) for part in PARTS), parameters, cost=1.0, kind=kind)
 
     @classmethod
-    def of_group(cls, sites: Sequence[Site], kind: int = 0) -> Site:
-        """Return the site that is a group of sites.
+    def joined(cls, sites: Sequence[Site], kind: int = 0, label: str | None = None) -> Site:
+        """Return the site that is several sites.
 
         Args:
             sites: Consecutive sites.
-            kind: The number of the group's kind.
+            kind: The number of its kind.
+            label: Its name; None for one such as ``4-7``.
 
         Returns:
-            The site with all of their halves, with a label such as ``4-7``.
+            The site with all of their halves.
         """
-        label = sites[0].label if len(sites) == 1 else f"{sites[0].label}-{sites[-1].label}"
+        if label is None:
+            label = sites[0].label if len(sites) == 1 else f"{sites[0].label}-{sites[-1].label}"
         halves = tuple(half for site in sites for half in site.halves)
         return cls(label, halves, sum(site.parameters for site in sites), sum(site.cost for site in sites), kind)
 
 
+class Run(NamedTuple):
+    """A step of a forward: a layer, or one of its halves."""
+
+    layer: int
+    part: Part | None = None  #: the half; None for the whole layer
+
+
+class Block(NamedTuple):
+    """A layer of a pruned model: an attention and an MLP, which may come from different layers of the dense model."""
+
+    attention: int | None  #: the layer of the attention; None if the block has none
+    mlp: int | None  #: the layer of the MLP; None if the block has none
+
+
 @dataclass(frozen=True, repr=False)
 class Sites(Sequence[Site]):
-    """All sites of a model, in the order in which the model runs them. Each part of a layer belongs to one site.
+    """Sites of a model, in the order in which the model runs their first halves.
 
     Args:
         sites: The sites.
+        parts: The halves of the model as sites, in the order of the model; empty if the halves are not known.
+        model: The layers of the model; None if these sites are the layers.
     """
 
     sites: tuple[Site, ...]
+    parts: tuple[Site, ...] = ()
+    model: Sites | None = field(default=None, repr=False)
 
     @classmethod
-    def of_layers(cls, parameters: Iterable[int], kinds: Iterable[int] | None = None) -> Sites:
-        """Return the sites of a model from which whole layers are removed.
+    def of_layers(
+        cls,
+        parameters: Iterable[int],
+        kinds: Iterable[int] | None = None,
+        attention_parameters: Iterable[int] | None = None,
+    ) -> Sites:
+        """Return the layers of a model.
+
+        The cost of a half is its share of the layer's parameters. The two halves of a kind of layers are kinds of their
+        own: 2 k and 2 k + 1 for the attention and the MLP of kind k.
 
         Args:
             parameters: The number of parameters of each layer.
             kinds: The number of the kind of each layer; None if layers with as many parameters are of one kind.
+            attention_parameters: The number of parameters of the attention of each layer; None if the halves are not
+                known.
 
         Returns:
             A site for each layer.
         """
         sizes = tuple(parameters)
         kinds = map(tuple(dict.fromkeys(sizes)).index, sizes) if kinds is None else kinds
-        layers = enumerate(zip(sizes, kinds, strict=True))
-        return cls(tuple(Site.of_layer(layer, n_parameters, kind) for layer, (n_parameters, kind) in layers))
+        layers = tuple(map(Site.of_layer, range(len(sizes)), sizes, kinds))
+        parts: list[Site] = []
+        for layer, n_attention in zip(layers, attention_parameters or (), strict=bool(attention_parameters)):
+            attention, mlp = layer.halves
+            cost = n_attention / layer.parameters
+            parts.append(Site(str(attention), (attention,), n_attention, cost, 2 * layer.kind))
+            parts.append(Site(str(mlp), (mlp,), layer.parameters - n_attention, 1.0 - cost, 2 * layer.kind + 1))
+        return cls(layers, tuple(parts))
 
     @classmethod
     def of_equal_layers(cls, n_layers: int) -> Sites:
-        """Return layers of one size, for toy problems and for records, which do not contain the sizes of layers."""
-        return cls.of_layers([1] * n_layers)
+        """Return layers of one size, for toy problems and for records, which do not contain the sizes of layers.
+
+        The two halves of a layer are of one size, too.
+        """
+        return cls.of_layers([2] * n_layers, attention_parameters=[1] * n_layers)
 
     @overload
     def __getitem__(self, index: int) -> Site: ...
@@ -125,41 +158,38 @@ class Sites(Sequence[Site]):
         return len(self.sites)
 
     def __repr__(self) -> str:
-        return f"Sites({self.n_layers} layers)"
+        return f"Sites({', '.join(site.label for site in self)} of {self.n_layers} layers)"
 
-    @cached_property
+    @property
+    def layers(self) -> Sites:
+        """The layers of the model, whose masks are masks of the model."""
+        return self if self.model is None else self.model
+
+    @property
     def n_layers(self) -> int:
         """N, the number of layers of the model."""
-        return len(self.kept_layers(Mask()))
+        return len(self.layers.sites)
 
     @cached_property
     def total_cost(self) -> float:
         """The cost of a forward of the dense model, in layer-forwards."""
-        return sum(site.cost for site in self)
+        return sum(site.cost for site in self.layers.sites)
 
     @cached_property
     def layer_parameters(self) -> tuple[int, ...]:
         """The number of parameters of each layer."""
-        totals = [0] * self.n_layers
-        for site in self:
-            totals[site.halves[0].layer] += site.parameters
-        return tuple(totals)
+        return tuple(site.parameters for site in self.layers.sites)
 
     @property
     def singles(self) -> tuple[Mask, ...]:
         """Every mask of one site, ascending."""
         return tuple(Mask.of(index) for index in range(len(self)))
 
-    def last(self, n_removed: int) -> Mask:
-        """Return the mask of the last `n_removed` sites."""
-        return Mask(tuple(range(len(self) - n_removed, len(self))))
+    # The sites of a searcher.
 
-    def in_layers(self, layers: Iterable[int]) -> frozenset[int]:
-        """Return the indices of all sites that contain a half of these layers."""
-        layer_set = set(layers)
-        return frozenset(
-            index for index, site in enumerate(self) if not layer_set.isdisjoint(half.layer for half in site.halves)
-        )
+    def of_model(self, sites: Iterable[Site]) -> Sites:
+        """Return other sites of the same model."""
+        return Sites(tuple(sites), self.parts, self.layers)
 
     def in_groups(self, size: int) -> Sites:
         """Return the same parts of the model as groups of `size` sites; the last group may be smaller.
@@ -170,32 +200,118 @@ class Sites(Sequence[Site]):
         kinds_of_sites = [tuple(sorted(site.kind for site in group)) for group in groups]
         numbers = [*dict.fromkeys(kinds_of_sites)]
         pairs = zip(groups, kinds_of_sites, strict=True)
-        return Sites(tuple(Site.of_group(group, numbers.index(kinds)) for group, kinds in pairs))
+        return self.of_model(Site.joined(group, numbers.index(kinds)) for group, kinds in pairs)
 
-    def layers_of(self, mask: Mask) -> Mask:
-        """Return the mask of all layers that have a part in the sites of a mask."""
-        return Mask.of(*{half.layer for index in mask for half in self[index].halves})
+    @cached_property
+    def are_layers(self) -> bool:
+        """Whether a mask of these sites is a mask of the model: each site is the layer of its index."""
+        return all(site.halves == layer.halves for site, layer in zip(self, self.layers.sites, strict=False)) and (
+            len(self) == self.n_layers
+        )
+
+    @cached_property
+    def overlaps(self) -> tuple[frozenset[int], ...]:
+        """By site, the other sites that contain one of its halves."""
+        sites_of_half: dict[Half, set[int]] = {}
+        for index, site in enumerate(self):
+            for half in site.halves:
+                sites_of_half.setdefault(half, set()).add(index)
+        return tuple(
+            frozenset(set().union(*(sites_of_half[half] for half in site.halves)) - {index})
+            for index, site in enumerate(self)
+        )
+
+    @cached_property
+    def next_sites(self) -> tuple[int | None, ...]:
+        """By site, the site of the next halves: consecutive layers, or the next pair without a common half."""
+        first_halves = {site.halves[0]: index for index, site in reversed([*enumerate(self)])}
+        halves = sorted({half for site in self for half in site.halves})
+        following = dict(zip(halves, halves[1:], strict=False))
+        next_halves = (following.get(site.halves[-1]) for site in self)
+        return tuple(None if half is None else first_halves.get(half) for half in next_halves)
+
+    def mask_of(self, mask: Mask) -> Mask:
+        """Return the mask of the model for a mask of these sites."""
+        return mask if self.are_layers else Mask.of_halves(half for index in mask for half in self[index].halves)
+
+    def indices_of(self, mask: Mask) -> Mask | None:
+        """Return the mask of these sites for a mask of the model; None if no disjoint sites have its halves together."""
+        if self.are_layers:
+            return None if mask.halves else mask
+        removed = {*mask.all_halves}
+        indices: list[int] = []
+        for index, site in enumerate(self):
+            if removed.issuperset(site.halves):
+                indices.append(index)
+                removed.difference_update(site.halves)
+        return None if removed else Mask(tuple(indices))
+
+    def in_layers(self, layers: Iterable[int]) -> frozenset[int]:
+        """Return the indices of all sites that contain a half of these layers."""
+        layer_set = set(layers)
+        return frozenset(
+            index for index, site in enumerate(self) if not layer_set.isdisjoint(half.layer for half in site.halves)
+        )
+
+    def with_halves(self, halves: Iterable[Half]) -> frozenset[int]:
+        """Return the indices of all sites that contain one of these halves."""
+        half_set = set(halves)
+        return frozenset(index for index, site in enumerate(self) if not half_set.isdisjoint(site.halves))
 
     def remaining(self, mask: Mask) -> tuple[int, ...]:
-        """Return the indices of the sites that stay, ascending."""
+        """Return the indices of the sites that stay, ascending, for a mask of these sites."""
         removed = set(mask)
         return tuple(index for index in range(len(self)) if index not in removed)
 
+    # The facts of masks of the model.
+
+    def runs(self, mask: Mask) -> Iterator[Run]:
+        """Yield what a forward runs: the layers that stay, and the halves whose layer does not stay as a whole."""
+        part_of_layer: Mapping[int, Part] = {half.layer: half.part for half in mask.halves}
+        for layer in range(self.n_layers):
+            if layer in part_of_layer:
+                yield Run(layer, "mlp" if part_of_layer[layer] == "attention" else "attention")
+            elif layer not in mask:
+                yield Run(layer)
+
+    def run_cost(self, run: Run) -> float:
+        """Return the cost of a step of a forward, in layer-forwards."""
+        if run.part is None:
+            return self.layers.sites[run.layer].cost
+        return self.parts[Half(run.layer, run.part).position].cost
+
+    def blocks(self, mask: Mask) -> tuple[Block, ...]:
+        """Return the layers of the pruned model, of which an attention and the next MLP make one."""
+        blocks: list[Block] = []
+        for layer, part in self.runs(mask):
+            if part is None:
+                blocks.append(Block(layer, layer))
+            elif part == "attention":
+                blocks.append(Block(layer, None))
+            elif blocks and blocks[-1].mlp is None:
+                blocks[-1] = Block(blocks[-1].attention, layer)
+            else:
+                blocks.append(Block(None, layer))
+        return tuple(blocks)
+
     def kept_layers(self, mask: Mask) -> tuple[int, ...]:
         """Return the layers of which at least a half stays, ascending."""
-        halves = (half for index in self.remaining(mask) for half in self[index].halves)
-        return tuple(dict.fromkeys(half.layer for half in halves))
+        return tuple(run.layer for run in self.runs(mask))
+
+    def removed_sites(self, mask: Mask) -> list[Site]:
+        """Return the layers, and the halves of other layers, that a mask removes."""
+        return [*(self.layers.sites[layer] for layer in mask.layers), *(self.parts[half.position] for half in mask.halves)]
 
     def parameters(self, mask: Mask) -> int:
         """Return the number of parameters that a mask removes."""
-        return sum(self[index].parameters for index in mask)
+        return sum(site.parameters for site in self.removed_sites(mask))
 
     def cost(self, mask: Mask) -> float:
         """Return the cost that a mask saves in each forward, in layer-forwards."""
-        return sum(self[index].cost for index in mask)
+        return sum(site.cost for site in self.removed_sites(mask))
 
     def remaining_cost(self, mask: Mask) -> float:
-        """Return the cost of a forward without the mask's sites, in layer-forwards."""
+        """Return the cost of a forward without what the mask removes, in layer-forwards."""
         return self.total_cost - self.cost(mask)
 
     def by_kind(self, indices: Iterable[int]) -> dict[int, list[int]]:
@@ -217,6 +333,9 @@ class Sites(Sequence[Site]):
 
     def picture(self, mask: Mask) -> str:
         """Return the layers as text, in groups of ten: ``████·███`` and a key for the mask {4} of 8 layers."""
-        marks = "".join("·" if index in mask else "█" for index in range(len(self)))
-        groups = " ".join(marks[start : start + 10] for start in range(0, len(self), 10))
-        return f"{groups}   layers 0 to {self.n_layers - 1}: █ kept, · removed"
+        kept = {run.layer: run.part for run in self.runs(mask)}
+        mark_of_part = {None: "█", "attention": "▀", "mlp": "▄"}
+        marks = "".join(mark_of_part[kept[layer]] if layer in kept else "·" for layer in range(self.n_layers))
+        groups = " ".join(marks[start : start + 10] for start in range(0, len(marks), 10))
+        halves = "▀ attention kept, ▄ MLP kept, " if mask.halves else ""
+        return f"{groups}   layers 0 to {self.n_layers - 1}: █ kept, {halves}· removed"

@@ -1,0 +1,79 @@
+"""The spaces: the sites that the masks of a search remove.
+
+    layers      whole layers
+    pairs       two neighbouring halves: a layer, or an MLP and the next attention. The rest alternates A M A M …, so
+                it is an ordinary model, whose layers may have their halves from different layers
+    attention   attentions
+    mlp         MLPs
+    halves      attentions and MLPs
+
+A further space is one more entry of `SPACES`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from itertools import pairwise
+
+from raysearch.core.mask import Mask
+from raysearch.core.site import Site, Sites
+from raysearch.text.numbers import count
+
+
+@dataclass(frozen=True)
+class Space:
+    """The sites that the masks of a search remove.
+
+    Args:
+        name: Its name, the value of ``space=``.
+        noun: The name of what ``remove=`` counts: ``layer``, ``pair`` …
+        plural: The plural of the noun.
+        n_halves: The number of halves in it.
+        select: Returns the sites of the space, from the layers of a model.
+        keeps_blocks: Whether what remains is always a model of ordinary layers, with an attention and an MLP each.
+        needs_halves: Whether the halves of the layers must be known.
+    """
+
+    name: str
+    noun: str
+    plural: str
+    n_halves: int
+    select: Callable[[Sites], Sites]
+    keeps_blocks: bool = False
+    needs_halves: bool = True
+
+    def size_of(self, mask: Mask) -> int:
+        """Return the size of a mask, as ``remove=`` counts it."""
+        return mask.n_halves // self.n_halves
+
+    def count(self, number: int) -> str:
+        """Return a number of what ``remove=`` counts, for a sentence: ``5 layers``."""
+        return count(number, self.noun, self.plural)
+
+
+def _pairs(layers: Sites) -> Sites:
+    kinds: dict[tuple[int, ...], int] = {}
+    pairs = []
+    for halves in pairwise(layers.parts):
+        first, second = halves
+        kind = kinds.setdefault(tuple(sorted(half.kind for half in halves)), len(kinds))
+        is_layer = first.halves[0].layer == second.halves[0].layer
+        label = str(first.halves[0].layer) if is_layer else f"{first.label},{second.label}"
+        pairs.append(Site.joined(halves, kind, label))
+    return layers.of_model(pairs)
+
+
+LAYERS = Space("layers", "layer", "layers", 2, lambda layers: layers, keeps_blocks=True, needs_halves=False)
+
+#: All spaces, by name.
+SPACES = {
+    space.name: space
+    for space in (
+        LAYERS,
+        Space("pairs", "pair", "pairs", 2, _pairs, keeps_blocks=True),
+        Space("attention", "attention", "attentions", 1, lambda layers: layers.of_model(layers.parts[::2])),
+        Space("mlp", "MLP", "MLPs", 1, lambda layers: layers.of_model(layers.parts[1::2])),
+        Space("halves", "half", "halves", 1, lambda layers: layers.of_model(layers.parts)),
+    )
+}
