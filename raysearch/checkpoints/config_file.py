@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import copy
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +18,7 @@ from huggingface_hub.errors import StrictDataclassError
 
 from raysearch.checkpoints.checkpoint import CONFIG
 from raysearch.checkpoints.config_rules import cut_image_layers, rules_of_place, shrink_config
-from raysearch.core.mask import Mask
+from raysearch.checkpoints.kept_blocks import KeptBlocks
 from raysearch.errors import UnsupportedModelError
 from raysearch.text.sentences import first_line
 
@@ -53,8 +53,7 @@ def write_pruned_config(
     folder: Path,
     source: Path,
     config: Mapping[str, Any],
-    kept_layers: Sequence[int],
-    n_layers: int,
+    kept: KeptBlocks,
     *,
     predicts: bool,
     trust_remote_code: bool,
@@ -65,8 +64,7 @@ def write_pruned_config(
         folder: The pruned checkpoint, which has its code, if it has any.
         source: The folder of the dense model.
         config: The file's content by the rules for the kept layers, see `config_rules.cut_config`.
-        kept_layers: The indices of the kept layers in the dense model, ascending.
-        n_layers: N, the layers of the dense model.
+        kept: The layers of the pruned model.
         predicts: Whether the checkpoint has heads that predict further tokens.
         trust_remote_code: Whether code of the checkpoint may run.
 
@@ -77,8 +75,8 @@ def write_pruned_config(
     expected = copy.deepcopy(dense)
     kind = config.get("model_type")
     try:
-        shrink_config(expected.get_text_config(), kept_layers, n_layers)
-        for name, value in cut_image_layers(vars(expected), kept_layers).items():
+        shrink_config(expected.get_text_config(), kept)
+        for name, value in cut_image_layers(vars(expected), kept).items():
             setattr(expected, name, value)
         differing = write_config(folder, config, expected, predicts=predicts, trust_remote_code=trust_remote_code)
     except (
@@ -86,9 +84,8 @@ def write_pruned_config(
         RuntimeError,
         ValueError,
     ) as error:  # for example, the only layer of a kind is removed
-        removed = sorted(set(range(n_layers)) - set(kept_layers))
         raise UnsupportedModelError(
-            f"{kind} cannot be exported without {Mask.of(*removed)}: transformers does not accept its config "
+            f"{kind} cannot be exported without {kept.mask}: transformers does not accept its config "
             f"({first_line(error).split(' [')[0]}); choose another mask or architecture"
         ) from error
     if differing:

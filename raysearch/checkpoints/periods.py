@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
+from raysearch.core.mask import Part
+
 
 @dataclass(frozen=True)
 class Key:
@@ -174,6 +176,11 @@ class PeriodRule:
     unless: Key | None = None
     only_with: Key | None = None
 
+    @property
+    def part(self) -> Part:
+        """The half of a layer that has the property."""
+        return "mlp" if "experts" in self.about else "attention"
+
     def period(self, values: Values) -> Period | None:
         """Return the period of a model; None if the rule does not hold for it."""
         family, get = values.family, values.get
@@ -211,6 +218,11 @@ class PlacedRule:
     by_depth: bool = True
     unless: Key | None = None
     only_with: Key | None = None
+
+    @property
+    def part(self) -> Part:
+        """The half of a layer that has the property."""
+        return "mlp" if "experts" in self.about else "attention"
 
     def holds(self, values: Values) -> bool:
         """Return whether the rule holds for a model."""
