@@ -42,6 +42,8 @@ _PREDICTING_LISTS = (
     "mtp_local_layer_ids",
     "mtp_mlp_layer_types",
 )
+#: Keys that a checkpoint with layers that lack a half never has from the dense model.
+_OF_THE_EXPORT = ("architectures", "auto_map", "model_type", "num_hidden_layers")
 #: The model types in transformers 4 whose rotary embeddings differ by layer, each with its key for the base of layers
 #: with a window.
 _LOCAL_ROPE = {"gemma3_text": "rope_local_base_freq", "gemma3n_text": "rope_local_base_freq", "olmo3": None}
@@ -72,12 +74,16 @@ def write_pruned_config(
         UnsupportedModelError: No config can describe the kept layers, or transformers would read another config.
     """
     dense = _read(source, trust_remote_code)
-    expected = copy.deepcopy(dense)
-    kind = config.get("model_type")
+    kind = dense.model_type
     try:
-        shrink_config(expected.get_text_config(), kept)
-        for name, value in cut_image_layers(vars(expected), kept).items():
-            setattr(expected, name, value)
+        if kept.are_complete:
+            expected = copy.deepcopy(dense)
+            shrink_config(expected.get_text_config(), kept)
+            for name, value in cut_image_layers(vars(expected), kept).items():
+                setattr(expected, name, value)
+        else:
+            trust_remote_code = True  # the checkpoint's code is raysearch's
+            expected = _with_blocks(folder, config, dense)
         differing = write_config(folder, config, expected, predicts=predicts, trust_remote_code=trust_remote_code)
     except (
         StrictDataclassError,
@@ -94,6 +100,22 @@ def write_pruned_config(
             f"{kind} cannot be exported: transformers reads another {differing[0]} from its config{places}; choose "
             "another mask or architecture"
         )
+
+
+def _with_blocks(folder: Path, config: Mapping[str, Any], dense: PreTrainedConfig) -> PreTrainedConfig:
+    """Return the config of a checkpoint whose layers may lack a half: the dense model's values in its own class.
+
+    Args:
+        folder: The checkpoint with its code.
+        config: Its config.
+        dense: The config of the dense model.
+    """
+    _save(folder / CONFIG, config)
+    expected = _read(folder, trust_remote_code=True)
+    for name, value in vars(dense).items():
+        if not name.startswith("_") and name not in _OF_THE_EXPORT and hasattr(expected, name):
+            setattr(expected, name, value)
+    return expected
 
 
 def write_config(

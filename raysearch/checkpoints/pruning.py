@@ -15,6 +15,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from raysearch.checkpoints.block_configs import CODE, config_with_blocks, why_not
 from raysearch.checkpoints.checkpoint import INDEX, WEIGHTS, Checkpoint, read_json
 from raysearch.checkpoints.config_rules import TEXT_PARTS, changed_period, cut_config, image_layers
 from raysearch.checkpoints.kept_blocks import KeptBlocks
@@ -74,6 +75,12 @@ class PrunedCheckpoint:
                 f"{period.rule.about} follows from their places, {period.text}, which that mask changes; choose a mask "
                 "that keeps the pattern, such as one of whole periods"
             )
+        reason = None if kept.are_complete else why_not(source.config)
+        if reason is not None:
+            raise UnsupportedModelError(
+                f"{source.config.get('model_type')} cannot be exported without {kept.mask}, which leaves a layer "
+                f"without its attention or its MLP: {reason}; use space=pairs"
+            )
         return cls(source, LayerNames.of([tensor.name for tensor in source.tensors], kept.n_layers), kept)
 
     @property
@@ -97,6 +104,8 @@ class PrunedCheckpoint:
         layers = {self.names.layer_of(tensor.name) for tensor in self.source.tensors} - {None}
         n_predicting = len([layer for layer in layers if layer is not None and layer >= self.names.n_layers])
         config = cut_config(self.source.config, self.kept, n_predicting)
+        if not self.kept.are_complete:
+            config = config_with_blocks(config, self.kept)
         return self._with_mended_quantisation(config)
 
     def write(self, folder: Path) -> None:
@@ -130,6 +139,8 @@ class PrunedCheckpoint:
                 copied.write_text(json.dumps(mended, indent=2) + "\n", encoding="utf-8")
             else:
                 shutil.copyfile(self.source.folder / path, copied)
+        for path in () if self.kept.are_complete else CODE:
+            shutil.copyfile(path, folder / path.name)
 
     def check_written(self, folder: Path) -> None:
         """Compare every tensor of a written checkpoint with its source, byte by byte.
