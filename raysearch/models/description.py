@@ -38,7 +38,11 @@ def describe(spec: ModelSpec) -> ModelInfo:
     if identity is None:
         return _describe(model)
     cache = FileCache(model.cache)
-    key = {"model sizes and kinds of layers": identity, "dtype": model.dtype, "attention": model.attention}
+    key: dict[str, Any] = {
+        "model sizes and kinds of layers": identity,
+        "dtype": model.dtype,
+        "attention": model.attention,
+    }
     if model.adapter is not None:
         key["adapter"] = adapter_digest(model)
     if model.halves:
