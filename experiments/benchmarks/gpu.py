@@ -41,6 +41,7 @@ from raysearch.calibration.objectives.base import StateObjective, token_log_prob
 from raysearch.calibration.objectives.kl import KLObjective
 from raysearch.calibration.objectives.task_margin import TaskMarginObjective
 from raysearch.core.mask import Mask
+from raysearch.core.site import Run
 from raysearch.core.statistic import Statistic
 from raysearch.errors import UserError
 from raysearch.evaluation.prefix import naive_layer_forwards, plan_prefixes
@@ -313,7 +314,7 @@ def used(replica: Replica, calibration: Calibration, masks: tuple[Mask, ...], de
 def layer(stack: LayerStack, shard: Batch, device: str) -> dict[str, Any]:
     """Time a layer."""
     captured = stack.capture(shard.inputs)
-    taken = best(lambda: stack.run_site(0, captured.embedded, captured), device)
+    taken = best(lambda: stack.run(Run(0), captured.embedded, captured), device)
     without = captured.calls[0].kwargs.get("attention_mask") is None
     return {"attention without a mask tensor": without, "layer, s": taken}
 
