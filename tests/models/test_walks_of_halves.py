@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
-import pytest
 import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
@@ -171,5 +170,5 @@ def test_removed_tensors_are_those_of_the_half() -> None:
 def test_a_model_without_halves_is_refused(sentences: Sentences) -> None:
     stack = LayerStack(FAMILIES["phi"]())
     with sentences.refused(UnsupportedModelError), stack.bypassed(Mask.of("1a")):
-        pytest.fail("it has no halves")
+        plain(stack.model)
     assert stack.sites_for([Mask.of(1)]) == stack.sites
