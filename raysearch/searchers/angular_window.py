@@ -39,12 +39,12 @@ class AngularWindowSearcher(Searcher):
 
     @override
     def search(self, problem: Problem, rng: np.random.Generator) -> SearchGenerator:
-        windows = runs(problem.free, problem.n_remove)
+        windows = runs(problem, problem.free, problem.n_remove)
         if not windows:
-            longest = max(length for length in range(1, problem.n_remove) if runs(problem.free, length))
-            size = len(problem.sites.layers_of(problem.singles[0]))
-            n_layers = problem.n_remove * size
-            protected = problem.sites.layers_of(Mask.of(*problem.protected))
+            longest = max(length for length in range(1, problem.n_remove) if runs(problem, problem.free, length))
+            size = problem.group
+            n_layers = problem.size
+            protected = problem.sites.mask_of(Mask.of(*problem.protected))
             raise UserError(
                 f"remove={n_layers} finds no {n_layers} consecutive layers between those of "
                 f"protect={[*protected]}; use remove={size}..{longest * size}, or protect fewer"

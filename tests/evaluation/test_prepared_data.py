@@ -14,7 +14,7 @@ import pytest
 from raysearch.calibration.objectives.perplexity import PerplexityObjective as Perplexity
 from raysearch.configuration import build
 from raysearch.evaluation.prepared_data import PreparedData, prepare_data
-from raysearch.models.loading import describe
+from raysearch.models.description import describe
 from tests.cli.conftest import World
 
 ITEMS = [

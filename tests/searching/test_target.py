@@ -22,7 +22,7 @@ from raysearch.core.site import Sites
 from raysearch.core.trial import joint_removals, ranked
 from raysearch.errors import UserError
 from raysearch.ledger.ledger import Ledger
-from raysearch.models.loading import describe
+from raysearch.models.description import describe
 from raysearch.models.spec import ModelSpec
 from raysearch.searching.forecaster import forecast_search
 from raysearch.searching.gap import gap_of
