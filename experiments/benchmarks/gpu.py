@@ -455,7 +455,7 @@ def screened_one_shot(
     replica = Replica(stack, [calibration])
     evaluate(replica, calibration, masks[:1])
     began = time.perf_counter()
-    screener = Screener(Screening(), [calibration])
+    screener = Screener(Screening(), [calibration], stack.sites)
     contest = screener.contest(Round(masks, keep=remove, exact=False))
     if contest is None:
         return {"not here": "too few samples or masks"}
