@@ -74,7 +74,7 @@ class Half(NamedTuple):
         return cls(layer, PARTS[part])
 
 
-@dataclass(frozen=True, order=True, slots=True)
+@dataclass(frozen=True, order=True, slots=True, repr=False)
 class Mask:
     """A set of removed parts: frozen, hashable, and ordered by its whole layers, then by its single halves.
 
@@ -182,6 +182,9 @@ class Mask:
 
     def __str__(self) -> str:
         return "{" + ",".join(map(str, self.parts)) + "}"
+
+    def __repr__(self) -> str:
+        return f"Mask({self})"
 
     def __contains__(self, layer: object) -> bool:
         return layer in self.layers

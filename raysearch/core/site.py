@@ -14,7 +14,7 @@ model.
     >>> layers.text(mask)
     '{0,2} of 3 layers (0-based)'
     >>> layers.in_groups(2).mask_of(Mask.of(0))
-    Mask(layers=(0, 1), halves=())
+    Mask({0,1})
 """
 
 from __future__ import annotations
@@ -175,7 +175,8 @@ class Sites(Sequence[Site]):
         return len(self.sites)
 
     def __repr__(self) -> str:
-        return f"Sites({', '.join(site.label for site in self)} of {self.n_layers} layers)"
+        sites = "" if self.are_layers else f"{', '.join(site.label for site in self)} of "
+        return f"Sites({sites}{self.n_layers} layers)"
 
     @property
     def layers(self) -> Sites:

@@ -21,7 +21,7 @@ from raysearch.core.site import Site, Sites
 from raysearch.text.numbers import count
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Space:
     """The sites that the masks of a search remove.
 
@@ -42,6 +42,9 @@ class Space:
     select: Callable[[Sites], Sites]
     keeps_blocks: bool = False
     needs_halves: bool = True
+
+    def __repr__(self) -> str:
+        return f"Space({self.name})"
 
     def size_of(self, mask: Mask) -> int:
         """Return the size of a mask, as ``remove=`` counts it."""

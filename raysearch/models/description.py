@@ -31,16 +31,6 @@ def describe(spec: ModelSpec) -> ModelInfo:
         UnsupportedModelError: As `load_config`, the model has no stack of layers, or its layers have no halves and
             `spec.halves` needs them.
     """
-    info = _sizes(spec)
-    if not spec.halves:
-        return info
-    from raysearch.models.model_halves import with_halves  # imports torch
-
-    return with_halves(info)
-
-
-def _sizes(spec: ModelSpec) -> ModelInfo:
-    """Locate a model, and return its sizes, from the cache if they are there."""
     from raysearch.core.json import from_json, to_record  # imports pydantic, which a replica does not need
 
     model = locate(spec)
@@ -48,9 +38,15 @@ def _sizes(spec: ModelSpec) -> ModelInfo:
     if identity is None:
         return _describe(model)
     cache = FileCache(model.cache)
-    key = {"model sizes and kinds of layers": identity, "dtype": model.dtype, "attention": model.attention}
+    key: dict[str, Any] = {
+        "model sizes and kinds of layers": identity,
+        "dtype": model.dtype,
+        "attention": model.attention,
+    }
     if model.adapter is not None:
         key["adapter"] = adapter_digest(model)
+    if model.halves:
+        key["halves"] = True
     if model.digest is not None:
         key["gguf"] = model.digest
     if (cached := cache.get(key)) is not None:
@@ -102,7 +98,11 @@ def _describe(model: LocatedModel) -> ModelInfo:
         from raysearch.models.adapter import check_adapter
 
         check_adapter(model, skeleton)
-    return info
+    if not model.halves:
+        return info
+    from raysearch.models.model_halves import with_halves  # imports torch
+
+    return with_halves(info)
 
 
 def _decoder_config(model: LocatedModel, config: PreTrainedConfig) -> dict[str, Any]:

@@ -42,12 +42,10 @@ class AngularWindowSearcher(Searcher):
         windows = runs(problem, problem.free, problem.n_remove)
         if not windows:
             longest = max(length for length in range(1, problem.n_remove) if runs(problem, problem.free, length))
-            size = problem.group
-            n_layers = problem.size
-            protected = problem.sites.mask_of(Mask.of(*problem.protected))
+            protected = problem.sites.mask_of(Mask.of(*problem.protected)).parts
             raise UserError(
-                f"remove={n_layers} finds no {n_layers} consecutive layers between those of "
-                f"protect={[*protected]}; use remove={size}..{longest * size}, or protect fewer"
+                f"remove={problem.size} finds no {problem.size} consecutive {problem.space.plural} between those of "
+                f"protect={protected}; use remove={problem.group}..{longest * problem.group}, or protect fewer"
             )
         statistic = Statistic(f"angular_distance_{self.tokens}")
         rows = yield statistic

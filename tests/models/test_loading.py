@@ -25,8 +25,8 @@ from transformers import (
 
 from raysearch.cluster.sizing import pool_size
 from raysearch.errors import UnsupportedModelError, UserError
+from raysearch.models.description import describe
 from raysearch.models.loading import (
-    describe,
     fingerprint,
     load_config,
     load_model,
