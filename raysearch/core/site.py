@@ -300,7 +300,10 @@ class Sites(Sequence[Site]):
 
     def removed_sites(self, mask: Mask) -> list[Site]:
         """Return the layers, and the halves of other layers, that a mask removes."""
-        return [*(self.layers.sites[layer] for layer in mask.layers), *(self.parts[half.position] for half in mask.halves)]
+        return [
+            *(self.layers.sites[layer] for layer in mask.layers),
+            *(self.parts[half.position] for half in mask.halves),
+        ]
 
     def parameters(self, mask: Mask) -> int:
         """Return the number of parameters that a mask removes."""
