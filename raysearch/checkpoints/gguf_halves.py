@@ -48,13 +48,15 @@ def parts_of_tensors(names: Iterable[str]) -> dict[str, Part | None]:
         The half by name; None for a tensor whose half is unknown, and for all tensors if the MLP has no norm of its
         own, since such an MLP runs beside the attention.
     """
-    parts = {name: _part_of_tensor(name.removesuffix(".weight").removesuffix(".bias")) for name in names}
-    if not parts.keys() & {"ffn_norm.weight", "post_ffw_norm.weight"}:
-        if "post_attention_norm.weight" not in parts:
-            return dict.fromkeys(parts)
-        parts["post_attention_norm.weight"] = "mlp"
-    return parts
+    stems = {name: name.removesuffix(".weight").removesuffix(".bias") for name in names}
+    has_norm = not {"ffn_norm", "post_ffw_norm"}.isdisjoint(stems.values())
+    if not has_norm and "post_attention_norm" not in stems.values():
+        return dict.fromkeys(stems)
+    return {
+        name: "mlp" if stem == "post_attention_norm" and not has_norm else _part_of(stem)
+        for name, stem in stems.items()
+    }
 
 
-def _part_of_tensor(name: str) -> Part | None:
-    return next((part for part, pattern in _TENSORS.items() if pattern.fullmatch(name)), None)
+def _part_of(stem: str) -> Part | None:
+    return next((part for part, pattern in _TENSORS.items() if pattern.fullmatch(stem)), None)
