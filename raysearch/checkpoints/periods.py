@@ -14,6 +14,9 @@ from typing import Any
 
 from raysearch.core.mask import Part
 
+#: The property of a layer's MLP; all other properties are of its attention.
+EXPERTS = "which layers have experts"
+
 
 @dataclass(frozen=True)
 class Key:
@@ -179,7 +182,7 @@ class PeriodRule:
     @property
     def part(self) -> Part:
         """The half of a layer that has the property."""
-        return "mlp" if "experts" in self.about else "attention"
+        return "mlp" if self.about == EXPERTS else "attention"
 
     def period(self, values: Values) -> Period | None:
         """Return the period of a model; None if the rule does not hold for it."""
