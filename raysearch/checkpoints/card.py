@@ -140,7 +140,7 @@ def runtime_values(readings: Sequence[Reading], name: str, was_run: bool) -> dic
 
     Returns:
         ``runtimes``: the rows of a table: a runtime that runs the checkpoint, what was checked, commands. ``refusals``:
-        a sentence for each other runtime.
+        a sentence for each other runtime. ``has_code``: whether the checkpoint has code that raysearch has written.
     """
     rows = [(f"transformers {version_of('transformers')}", "run" if was_run else "its files", "as above")]
     for reading in readings:
@@ -149,13 +149,18 @@ def runtime_values(readings: Sequence[Reading], name: str, was_run: bool) -> dic
         runtime = RUNTIMES[reading.runtime]
         checked = "its rules" if reading.ran is None else f"run: {markdown_line(reading.ran)}"
         rows.append(
-            (runtime.text, checked, ", then ".join(f"`{command}`" for command in runtime.commands(f"./{name}")))
+            (
+                runtime.text,
+                checked,
+                ", then ".join(f"`{command}`" for command in runtime.commands(f"./{name}", reading.has_code)),
+            )
         )
         if runtime is LLAMA_CPP:
             model = shlex.quote(name.lower().replace(" ", "-"))
             modelfile = f"a `Modelfile` with the line `FROM ./{name}.gguf`, then `ollama create {model}`"
             rows.append(("Ollama", "as llama.cpp", modelfile))
-    return {"runtimes": rows, "refusals": [reading.sentence for reading in readings if not reading.fits]}
+    refusals = [reading.sentence for reading in readings if not reading.fits]
+    return {"runtimes": rows, "refusals": refusals, "has_code": any(reading.has_code for reading in readings)}
 
 
 def verified_text(max_logit_difference: float | None, not_run: str | None) -> str:
@@ -280,7 +285,7 @@ def render_card(template: Path, **values: Any) -> str:
     Args:
         template: The template's file.
         values: The variables of the template. Templates of checkpoints include ``use.md.j2``, about loading, which
-            needs ``name``, ``tokenizer``, ``auto_class``, ``runtimes`` and ``refusals``, as in `model_card`.
+            needs ``name``, ``tokenizer``, ``auto_class``, and the values of `runtime_values`.
 
     Returns:
         The text, in Markdown with a header in YAML.
