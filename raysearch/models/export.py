@@ -341,7 +341,7 @@ def _write_documents(
         has_adapter=(folder / ADAPTER_FOLDER).is_dir(),
     )
     documents = {"README.md": redact(card), RECORD: export_record(pruned.mask, pruned.sites, evidence)}
-    if not pruned.is_merged:
+    if not pruned.is_merged and not pruned.mask.halves:
         documents["mergekit.yaml"] = redact(mergekit_yaml(pruned))
     for file, text in documents.items():
         (folder / file).write_text(text, encoding="utf-8")
