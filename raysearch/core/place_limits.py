@@ -21,15 +21,15 @@ class PlaceLimits:
             group stay.
         protected: The layers that must stay, besides those after the last whole group. A group with such a layer stays.
         reasons: A sentence for each limit, with the name and the version of the runtime, without a full stop.
-        protected_halves: The halves that must stay, besides those of these layers.
         refused_depths: The numbers of layers that a pruned model must not have.
+        protected_halves: The halves that must stay, besides those of these layers.
     """
 
     group: int = 1
     protected: frozenset[int] = frozenset()
     reasons: tuple[str, ...] = ()
-    protected_halves: frozenset[Half] = frozenset()
     refused_depths: frozenset[int] = frozenset()
+    protected_halves: frozenset[Half] = frozenset()
 
     def __or__(self, other: PlaceLimits) -> PlaceLimits:
         """Return the limits of masks that keep to both."""
@@ -37,6 +37,6 @@ class PlaceLimits:
             group=math.lcm(self.group, other.group),
             protected=self.protected | other.protected,
             reasons=tuple(dict.fromkeys((*self.reasons, *other.reasons))),
-            protected_halves=self.protected_halves | other.protected_halves,
             refused_depths=self.refused_depths | other.refused_depths,
+            protected_halves=self.protected_halves | other.protected_halves,
         )
