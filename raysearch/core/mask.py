@@ -47,7 +47,9 @@ class Half(NamedTuple):
         """
         match = _HALF.fullmatch(text.strip())
         if match is None:
-            raise UserError(f"{text!r} is not a half of a layer; write 17a for the attention of layer 17, 17m for its MLP")
+            raise UserError(
+                f"{text!r} is not a half of a layer; write 17a for the attention of layer 17, 17m for its MLP"
+            )
         number, letter = match.groups()
         return cls(int(number), "attention" if letter == "a" else "mlp")
 
@@ -96,7 +98,9 @@ class Mask:
     @classmethod
     def of(cls, *parts: int | str | Half) -> Self:
         """Return the mask that removes layers, such as 17, and halves, such as ``17a``, given in any order."""
-        halves = [Half.parse(part) if isinstance(part, str) else part for part in parts if isinstance(part, (str, Half))]
+        halves = [
+            Half.parse(part) if isinstance(part, str) else part for part in parts if isinstance(part, (str, Half))
+        ]
         # `index` turns NumPy's integers into Python's.
         layers = sorted(operator.index(part) for part in parts if not isinstance(part, (str, Half)))
         if not halves:
@@ -165,6 +169,10 @@ class Mask:
     def contains(self, other: Mask) -> bool:
         """Return whether the mask removes all that another mask removes."""
         return {*other.all_halves} <= {*self.all_halves}
+
+    def without(self, other: Mask) -> Mask:
+        """Return the mask of what this mask removes and another does not."""
+        return Mask.of_halves({*self.all_halves} - {*other.all_halves})
 
     def __str__(self) -> str:
         return "{" + ",".join(map(str, self.parts)) + "}"

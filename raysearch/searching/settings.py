@@ -108,9 +108,9 @@ class SearchSettings:
         return remove
 
     @property
-    def protect(self) -> Sequence[int]:
-        """The layers that are never removed; negative indices count from the end."""
-        protect: Sequence[int] = self.config["protect"]
+    def protect(self) -> Sequence[int | str]:
+        """The layers and halves that are never removed; negative indices count from the end."""
+        protect: Sequence[int | str] = self.config["protect"]
         return protect
 
     @property
