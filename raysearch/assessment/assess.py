@@ -32,7 +32,7 @@ from raysearch.evaluation.session import EvaluationSession
 from raysearch.evaluation.spec import CalibrationSpec, EvaluationSpec
 from raysearch.generation.server import Server
 from raysearch.ledger.ledger import Ledger
-from raysearch.models.loading import describe
+from raysearch.models.description import describe
 from raysearch.models.spec import ModelInfo, ModelSpec
 from raysearch.searching.notices import warn_of_unknown_tokens
 from raysearch.searching.observer import Observer

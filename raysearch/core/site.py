@@ -14,7 +14,7 @@ model.
     >>> layers.text(mask)
     '{0,2} of 3 layers (0-based)'
     >>> layers.in_groups(2).mask_of(Mask.of(0))
-    Mask(layers=(0, 1), halves=())
+    Mask({0,1})
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import pairwise
 from typing import NamedTuple, overload
 
 from raysearch.core.mask import PARTS, Half, Mask, Part
@@ -158,7 +159,8 @@ class Sites(Sequence[Site]):
         return len(self.sites)
 
     def __repr__(self) -> str:
-        return f"Sites({', '.join(site.label for site in self)} of {self.n_layers} layers)"
+        sites = "" if self.are_layers else f"{', '.join(site.label for site in self)} of "
+        return f"Sites({sites}{self.n_layers} layers)"
 
     @property
     def layers(self) -> Sites:
@@ -226,7 +228,7 @@ class Sites(Sequence[Site]):
         """By site, the site of the next halves: consecutive layers, or the next pair without a common half."""
         first_halves = {site.halves[0]: index for index, site in reversed([*enumerate(self)])}
         halves = sorted({half for site in self for half in site.halves})
-        following = dict(zip(halves, halves[1:], strict=False))
+        following = dict(pairwise(halves))
         next_halves = (following.get(site.halves[-1]) for site in self)
         return tuple(None if half is None else first_halves.get(half) for half in next_halves)
 
@@ -235,7 +237,7 @@ class Sites(Sequence[Site]):
         return mask if self.are_layers else Mask.of_halves(half for index in mask for half in self[index].halves)
 
     def indices_of(self, mask: Mask) -> Mask | None:
-        """Return the mask of these sites for a mask of the model; None if no disjoint sites have its halves together."""
+        """Return the mask of these sites for a mask of the model; None if no disjoint sites have just its halves."""
         if self.are_layers:
             return None if mask.halves else mask
         removed = {*mask.all_halves}
@@ -300,7 +302,8 @@ class Sites(Sequence[Site]):
 
     def removed_sites(self, mask: Mask) -> list[Site]:
         """Return the layers, and the halves of other layers, that a mask removes."""
-        return [*(self.layers.sites[layer] for layer in mask.layers), *(self.parts[half.position] for half in mask.halves)]
+        layers = [self.layers.sites[layer] for layer in mask.layers]
+        return layers + [self.parts[half.position] for half in mask.halves]
 
     def parameters(self, mask: Mask) -> int:
         """Return the number of parameters that a mask removes."""

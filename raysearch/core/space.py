@@ -22,7 +22,7 @@ from raysearch.core.site import Site, Sites
 from raysearch.text.numbers import count
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Space:
     """The sites that the masks of a search remove.
 
@@ -57,6 +57,9 @@ class Space:
     def __reduce__(self) -> tuple[Callable[[str], Space], tuple[str]]:
         """Let pickles have the name alone, so that a space stays the same object."""
         return SPACES.__getitem__, (self.name,)
+
+    def __repr__(self) -> str:
+        return f"Space({self.name})"
 
     def size_of(self, mask: Mask) -> int:
         """Return the size of a mask, as ``remove=`` counts it."""

@@ -21,8 +21,8 @@ from raysearch.evaluation.progress import Progress
 from raysearch.evaluation.spec import EvaluationSpec
 from raysearch.evaluation.totals import standard_errors
 from raysearch.ledger.ledger import Ledger
+from raysearch.models.description import describe
 from raysearch.models.file_cache import FileCache
-from raysearch.models.loading import describe
 from raysearch.models.spec import ModelInfo
 
 

@@ -35,8 +35,9 @@ from raysearch.checkpoints.side_files import mend_tokenizer_config
 from raysearch.core.mask import Mask
 from raysearch.core.paths import as_path
 from raysearch.errors import UserError
+from raysearch.models.description import describe
 from raysearch.models.export_proof import NO_MEMORY, CannotRunError, ExportProof, fits_in_memory, prove_by_files
-from raysearch.models.loading import describe, load_tokenizer, write_as_safetensors
+from raysearch.models.loading import load_tokenizer, write_as_safetensors
 from raysearch.models.reading import folder_of_checkpoint
 from raysearch.models.source import locate
 from raysearch.models.spec import LocatedModel, ModelInfo, ModelSpec

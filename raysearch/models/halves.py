@@ -23,7 +23,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from raysearch.core.site import PARTS, Part
+from raysearch.core.mask import PARTS, Part
 from raysearch.models.layers import Convention, LayerCall, State, replaced
 
 _MIXING = 1e-3  # the least change of a token's output, relative to its size, if another token's input changes

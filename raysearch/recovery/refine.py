@@ -24,7 +24,7 @@ from raysearch.evaluation.spec import EvaluationSpec
 from raysearch.ledger.assessments import read_assessments, write_assessment
 from raysearch.ledger.ledger import Ledger
 from raysearch.ledger.locks import locked
-from raysearch.models.loading import describe
+from raysearch.models.description import describe
 from raysearch.models.spec import ModelInfo
 from raysearch.recovery.prompts import check_rows
 from raysearch.recovery.recovery_record import Training

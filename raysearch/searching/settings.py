@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from raysearch.core.paths import option_for
+from raysearch.core.space import LAYERS, SPACES, Space
 
 
 @dataclass(frozen=True)
@@ -108,8 +109,13 @@ class SearchSettings:
         return remove
 
     @property
+    def space(self) -> Space:
+        """What could be removed."""
+        return SPACES[self.config.get("space", LAYERS.name)]
+
+    @property
     def protect(self) -> Sequence[int | str]:
-        """The layers and halves that are never removed; negative indices count from the end."""
+        """The layers and halves that are never removed; negative layers count from the end."""
         protect: Sequence[int | str] = self.config["protect"]
         return protect
 

@@ -19,8 +19,9 @@ from raysearch.checkpoints.adapter import Adapter
 from raysearch.checkpoints.layer_names import LayerNames
 from raysearch.core.mask import Mask
 from raysearch.errors import UserError
+from raysearch.models.description import describe
 from raysearch.models.export import ExportResult, export_checkpoint
-from raysearch.models.loading import describe, fingerprint, load_model
+from raysearch.models.loading import fingerprint, load_model
 from raysearch.models.source import locate
 from raysearch.models.spec import ModelSpec
 from raysearch.models.stack import LayerStack

@@ -12,7 +12,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from raysearch.calibration.batch import Inputs
-from raysearch.core.site import Part
+from raysearch.core.mask import Part
 from raysearch.models.halves import LayerHalves
 from raysearch.models.layers import State
 from raysearch.models.stack import LayerStack

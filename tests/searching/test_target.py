@@ -22,7 +22,7 @@ from raysearch.core.site import Sites
 from raysearch.core.trial import joint_removals, ranked
 from raysearch.errors import UserError
 from raysearch.ledger.ledger import Ledger
-from raysearch.models.loading import describe
+from raysearch.models.description import describe
 from raysearch.models.spec import ModelSpec
 from raysearch.searching.forecaster import forecast_search
 from raysearch.searching.gap import gap_of
@@ -201,10 +201,11 @@ def test_no_legal_mask_is_misread_by_the_target() -> None:
             except UserError:
                 assert misread(runtime, config, Mask.of(0), n_layers), (family, name)
                 continue
-            masks = problem.children([problem.dense])
-            while masks:
+            parents = problem.children([problem.dense])
+            while parents:
+                masks = [*map(problem.sites.mask_of, parents)]
                 assert {misread(runtime, config, mask, n_layers) for mask in masks} == {None}, (family, name, masks)
-                masks = tuple(filter(problem.is_legal, problem.children(masks[:20])))
+                parents = tuple(filter(problem.is_legal, problem.children(parents[:20])))
             if problem.group > 1:
                 n_limited += 1
                 assert misread(runtime, config, Mask.of(0), n_layers), (family, name)
