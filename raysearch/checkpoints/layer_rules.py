@@ -15,7 +15,7 @@ from enum import Enum
 from typing import Any
 
 from raysearch.checkpoints.layer_names import new_number
-from raysearch.checkpoints.periods import Key, ListForm, PeriodList, PeriodRule, PlacedRule
+from raysearch.checkpoints.periods import EXPERTS, Key, ListForm, PeriodList, PeriodRule, PlacedRule
 
 
 @dataclass(frozen=True)
@@ -153,26 +153,25 @@ RULES = (
     LayerRule(Kind.NUMBERS_BY_KIND, "linear_attn_config", families=("kimi_linear",)),
 )
 
-_EXPERTS = "which layers have experts"
 #: The list that an export has in place of a period of experts. transformers, vLLM and MLX read it.
 DENSE_LAYERS = PeriodList(Key("mlp_only_layers"), ListForm.EXCEPTIONS)
 #: The periods that transformers reads from a config. It writes other periods, such as `sliding_window_pattern`, as a
 #: list of `layer_types` itself.
 PERIODS = (
     PeriodRule(
-        _EXPERTS,
+        EXPERTS,
         -1,
         Key("decoder_sparse_step"),
         as_list=DENSE_LAYERS,
     ),
     PeriodRule(
-        _EXPERTS,
+        EXPERTS,
         -1,
         Key("interleave_moe_layer_step"),
         as_list=PeriodList(Key("moe_layers"), ListForm.OTHERS),
     ),
-    PeriodRule(_EXPERTS, -1, Key("moe_layer_interval"), {"ernie45moe": None}),
-    PeriodRule(_EXPERTS, 1, Key("expert_layer_period"), {"jamba": 2}, place_key=Key("expert_layer_offset")),
+    PeriodRule(EXPERTS, -1, Key("moe_layer_interval"), {"ernie45moe": None}),
+    PeriodRule(EXPERTS, 1, Key("expert_layer_period"), {"jamba": 2}, place_key=Key("expert_layer_offset")),
     PeriodRule("which layers attend", 4, Key("attn_layer_period"), {"jamba": 8}, place_key=Key("attn_layer_offset")),
     PeriodRule("which layers begin a block of residuals", 0, Key("n_layers_per_attn_res_block"), {"inkling2": 6}),
 )

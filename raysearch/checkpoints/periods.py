@@ -12,6 +12,11 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
+from raysearch.core.mask import Part
+
+#: The property of a layer's MLP; all other properties are of its attention.
+EXPERTS = "which layers have experts"
+
 
 @dataclass(frozen=True)
 class Key:
@@ -173,6 +178,11 @@ class PeriodRule:
     rest: bool = False
     unless: Key | None = None
     only_with: Key | None = None
+
+    @property
+    def part(self) -> Part:
+        """The half of a layer that has the property."""
+        return "mlp" if self.about == EXPERTS else "attention"
 
     def period(self, values: Values) -> Period | None:
         """Return the period of a model; None if the rule does not hold for it."""

@@ -18,7 +18,7 @@ from __future__ import annotations
 import itertools
 import operator
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple, Self
 
@@ -27,6 +27,7 @@ from raysearch.errors import UserError
 #: The name of a half.
 Part = Literal["attention", "mlp"]
 PARTS: tuple[Part, ...] = ("attention", "mlp")  #: in the order in which a layer runs them
+OTHER_PART: Mapping[Part, Part] = {"attention": "mlp", "mlp": "attention"}
 
 _HALF = re.compile(r"([0-9]{1,9})([am])")
 _TEXT = re.compile(r"\{\s*(\d+[am]?(\s*,\s*\d+[am]?)*)?\s*\}")

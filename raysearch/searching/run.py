@@ -129,7 +129,15 @@ def search_rounds(
         announce_large_files(spec.evaluation, observer)
     n_passes = 1.0 if expected is None else expected.n_passes(info.sites)
     with closing(
-        open_session(spec.evaluation, info, observer.progress, context.prepared, context.make_pool, n_passes)
+        open_session(
+            spec.evaluation,
+            info,
+            observer.progress,
+            context.prepared,
+            context.make_pool,
+            n_passes,
+            removable=problem.sites,
+        )
     ) as session:
         header = _header(spec, session, problem, context)
         if resumes not in (None, header.search_id):

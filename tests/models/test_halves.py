@@ -13,7 +13,7 @@ from transformers import PreTrainedModel
 
 from raysearch.calibration.batch import Inputs
 from raysearch.core.mask import Part
-from raysearch.models.halves import LayerHalves
+from raysearch.models.halves import LayerHalves, find_halves
 from raysearch.models.layers import State
 from raysearch.models.stack import LayerStack
 from tests.cases import assert_each
@@ -39,15 +39,17 @@ class Probe:
 
     def __init__(self, model: PreTrainedModel) -> None:
         stack = LayerStack(model)
+        self.model = model
         ids = np.random.default_rng(0).integers(3, VOCABULARY, (1, 6))
         captured = stack.capture(Inputs(ids, None, None, np.zeros(0, np.int64)))
         generator = torch.Generator().manual_seed(0)
         self.layer: Any = stack.layers[LAYER]
+        self.prefix = next(name for name, module in model.named_modules() if module is self.layer)
         self.next_layer: Any = stack.layers[LAYER + 1]
         self.call = captured.calls[LAYER]
         self.convention = stack._conventions[LAYER]
         self.state = replace(captured.embedded, hidden=torch.randn(captured.embedded.hidden.shape, generator=generator))
-        self.halves = stack.halves(LAYER, self.state, captured)
+        self.halves = find_halves(self.layer, self.convention, self.state, self.call)
 
     def half(self, part: Part, hidden: Tensor) -> Tensor:
         """Return what a half of the layer computes from a hidden state."""
