@@ -201,7 +201,9 @@ class SearchSpec:
         n_remove = problem.size
         n_without = Problem.of_sites(info.sites, n_remove, self.protect, space=self.space).n_solutions
         limits = limits_of(info, self.target)
-        return TargetLimits(tuple(self.target), limits, info.sites.n_layers, n_remove, problem.n_solutions, n_without)
+        return TargetLimits(
+            tuple(self.target), limits, info.sites.n_layers, n_remove, problem.n_solutions, n_without, self.space
+        )
 
     def kv_cache(self, info: ModelInfo) -> KvCache:
         """Return the KV cache of the dense model in the runtime of the speeds, for as many sequences and tokens.

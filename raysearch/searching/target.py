@@ -11,6 +11,7 @@ from raysearch.checkpoints.gguf_file import read_gguf
 from raysearch.checkpoints.periods import Values
 from raysearch.checkpoints.runtimes import LLAMA_CPP, RUNTIMES, place_limits
 from raysearch.core.place_limits import PlaceLimits
+from raysearch.core.space import LAYERS, Space
 from raysearch.errors import UserError
 from raysearch.models.source import gguf_file
 from raysearch.models.spec import ModelInfo
@@ -26,9 +27,10 @@ class TargetLimits:
         runtimes: The names of the runtimes.
         limits: Their limits.
         n_layers: N, the layers of the model.
-        n_remove: M, the number of layers to remove; for a range, the largest number.
-        n_masks: The number of masks of M layers that the target leaves.
-        n_without: The number of masks of M layers without a target.
+        n_remove: M; for a range, the largest number.
+        n_masks: The number of masks of the size M that the target leaves.
+        n_without: The number of masks of the size M without a target.
+        space: What the masks remove.
     """
 
     runtimes: tuple[str, ...]
@@ -37,6 +39,7 @@ class TargetLimits:
     n_remove: int
     n_masks: int
     n_without: int
+    space: Space = LAYERS
 
     @property
     def forbids(self) -> bool:
@@ -63,7 +66,7 @@ class TargetLimits:
             clauses.append(f"keeps {count(len(staying), 'layer')} {as_typed(staying)}")
         if self.limits.refused_depths:
             clauses.append("limits how many layers may go")
-        masks = f"{self.n_masks:,} of {self.n_without:,} masks of {count(self.n_remove, 'layer')} are left"
+        masks = f"{self.n_masks:,} of {self.n_without:,} masks of {self.space.count(self.n_remove)} are left"
         return f"{self.override} {listed(clauses)}: {masks}"
 
     @property
