@@ -207,7 +207,7 @@ class SearchSpec:
             n_remove=n_remove,
             n_masks=problem.n_solutions,
             n_without=n_without,
-            space=self.space.name,
+            space=self.space,
         )
 
     def kv_cache(self, info: ModelInfo) -> KvCache:

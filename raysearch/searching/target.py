@@ -13,7 +13,7 @@ from raysearch.checkpoints.periods import Values
 from raysearch.checkpoints.runtimes import LLAMA_CPP, RUNTIMES, VLLM, place_limits
 from raysearch.core.mask import Half
 from raysearch.core.place_limits import PlaceLimits
-from raysearch.core.space import LAYERS, SPACES, Space
+from raysearch.core.space import LAYERS, Space
 from raysearch.errors import UserError
 from raysearch.models.source import gguf_file
 from raysearch.models.spec import ModelInfo
@@ -32,7 +32,7 @@ class TargetLimits:
         n_remove: M, the number of layers to remove; for a range, the largest number.
         n_masks: The number of masks of M layers that the target leaves.
         n_without: The number of masks of M layers without a target.
-        space: The name of the space: what M counts.
+        space: What the masks remove, and M counts.
     """
 
     runtimes: tuple[str, ...]
@@ -41,7 +41,7 @@ class TargetLimits:
     n_remove: int
     n_masks: int
     n_without: int
-    space: str = LAYERS.name
+    space: Space = LAYERS
 
     @property
     def forbids(self) -> bool:
@@ -70,7 +70,7 @@ class TargetLimits:
             clauses.append(f"keeps {listed(sorted(map(str, self.limits.protected_halves)))}")
         if self.limits.refused_depths:
             clauses.append("limits how many layers may go")
-        masks = f"{self.n_masks:,} of {self.n_without:,} masks of {SPACES[self.space].count(self.n_remove)} are left"
+        masks = f"{self.n_masks:,} of {self.n_without:,} masks of {self.space.count(self.n_remove)} are left"
         return f"{self.override} {listed(clauses)}: {masks}"
 
     @property
