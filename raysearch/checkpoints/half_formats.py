@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from raysearch.checkpoints import block_configs
+from raysearch.checkpoints import block_configs, deci
 from raysearch.core.space import Space
 
 
@@ -15,7 +15,7 @@ class Format:
     """A format of exports, and whether it can hold the masks of a space.
 
     Args:
-        name: Its name: ``checkpoint`` for a Hugging Face checkpoint.
+        name: Its name: ``checkpoint`` for a Hugging Face checkpoint, or ``gguf``.
         title: Its name for people.
         why_not: Why it cannot hold layers without one of their halves, as a clause; None if it can.
     """
@@ -39,10 +39,9 @@ def formats_of(config: Mapping[str, Any], space: Space) -> tuple[Format, ...]:
     Returns:
         The formats, of which none may be able to hold the masks.
     """
+    if space.keeps_blocks:
+        return Format("checkpoint", "a checkpoint"), Format("gguf", "a GGUF file")
     return (
-        Format(
-            "checkpoint",
-            "a checkpoint with block_configs",
-            None if space.keeps_blocks else block_configs.why_not(config),
-        ),
+        Format("checkpoint", "a checkpoint with block_configs", block_configs.why_not(config)),
+        Format("gguf", f"a GGUF file of the architecture {deci.NAME}", deci.why_not_deci(config)),
     )

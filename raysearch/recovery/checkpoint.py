@@ -71,6 +71,13 @@ class RecoveryEvidence:
         """The sites of the dense model; the evidence does not contain their sizes, which are all 1 here."""
         return Sites.of_equal_layers(self.n_layers_dense)
 
+    @property
+    def removed(self) -> str:
+        """How much of the dense model is removed: ``5 of its 30 layers``; of halves, if there are single ones."""
+        if self.mask.halves:
+            return f"{self.mask.n_halves} of the {2 * self.n_layers_dense} halves of its layers"
+        return f"{len(self.mask)} of its {self.n_layers_dense} layers"
+
 
 def write_checkpoint(model: ModelSpec, trained: Path, out: Path, evidence: RecoveryEvidence) -> None:
     """Merge a pruned checkpoint with the trained adapter or weights, and write it with its other files.
@@ -206,7 +213,7 @@ def write_card(
         numbers: The numbers of the three models; none before they are assessed.
         not_replaced: Why transformers wrote the model from memory, see `why_not_replaced`.
     """
-    mask = list(evidence.mask)
+    mask = evidence.mask.parts
     assessed = {
         three.metric.title: {
             "dense": three.dense.value,

@@ -115,7 +115,7 @@ def test_groups_are_compared_as_layers_are(world: World, gpt_oss: Path, cwd: Pat
     *_, worst = (mask for mask in singles if {*mask} <= {*result.removed})
     assert result.separation.reference == worst
     assert f"costlier than group {worst}, the costliest of those removed, on these 8 samples" in str(result.separation)
-    (joint,) = joint_removals(result.trials, result.group)
+    (joint,) = joint_removals(result.trials, result.space_sites)
     deltas = {trial.mask: trial.delta or 0 for trial in result.trials}
     assert joint.delta == deltas[result.mask]
     assert joint.summed == pytest.approx(sum(deltas[mask] for mask in singles if {*mask} <= {*result.removed}))
