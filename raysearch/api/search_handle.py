@@ -82,8 +82,8 @@ class Search:
         return self.result.mask
 
     @property
-    def layers(self) -> tuple[int, ...]:
-        """The removed layers, 0-based, ascending.
+    def layers(self) -> tuple[int | str, ...]:
+        """The removed layers, 0-based, ascending, and the removed halves of others, such as ``17a``.
 
         Raises:
             UserError: The search has no result yet.

@@ -11,9 +11,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from raysearch.checkpoints.gguf_halves import parts_of_tensors
 from raysearch.checkpoints.gguf_parts import parts_of
 from raysearch.checkpoints.gguf_reader import reader_class
 from raysearch.checkpoints.periods import Values, family_of
+from raysearch.core.mask import Part
+from raysearch.core.site import Block
 from raysearch.errors import UserError
 from raysearch.text.sentences import what_failed
 
@@ -23,6 +26,8 @@ BLOCK = re.compile(r"blk\.(\d+)\.(.+)")
 PREDICTING = "nextn_predict_layers"
 #: A remedy for files that are refused.
 CHECKPOINT = "a checkpoint (--out) with transformers or vLLM"
+#: A remedy for files whose layers cannot be taken apart.
+WHOLE_LAYERS = "search with space=layers"
 
 
 @dataclass(frozen=True)
@@ -106,6 +111,13 @@ class StoredTensor:
         data = tensor.data
         return cls(tensor.tensor_type, data.shape, data.dtype, data.nbytes, lambda: data)
 
+    @classmethod
+    def of_values(cls, values: Any) -> StoredTensor:
+        """Return the tensor for an array of float32."""
+        import gguf
+
+        return cls(gguf.GGMLQuantizationType.F32, values.shape, values.dtype, values.nbytes, lambda: values)
+
 
 @dataclass
 class ChangedMetadata:
@@ -115,11 +127,30 @@ class ChangedMetadata:
         changed: The new values.
         dropped: The keys whose old value, with its type, is not written. They may have a new value.
         build: The first build of llama.cpp that reads the new metadata; None if every build does.
+        architecture: The architecture of the new file, whose name the keys then begin with; None for that of the file.
     """
 
     changed: dict[str, Any] = field(default_factory=dict)
     dropped: set[str] = field(default_factory=set)
     build: int | None = None
+    architecture: str | None = None
+
+
+@dataclass(frozen=True)
+class PrunedFile:
+    """What a pruned GGUF file contains.
+
+    Args:
+        blocks: Its blocks, each with the blocks of the dense model's file that its halves come from.
+        metadata: The changes of the metadata.
+        tensors: Its tensors, each after its name.
+        changes: What else differs from the dense model's file, in sentences.
+    """
+
+    blocks: Sequence[Block]
+    metadata: ChangedMetadata
+    tensors: Sequence[tuple[str, StoredTensor]]
+    changes: tuple[str, ...] = ()
 
 
 def read_gguf(path: Path) -> GGUFFile:
@@ -160,24 +191,30 @@ def write_gguf(
     kinds = gguf.GGUFValueType
     reader = file.reader
     changed = metadata.changed
-    writer = gguf.GGUFWriter(out, file.architecture)
+    architecture = metadata.architecture or file.architecture
+    writer = gguf.GGUFWriter(out, architecture)
     writer.data_alignment = reader.alignment
+
+    def new_key(name: str) -> str:
+        key = name.removeprefix(f"{file.architecture}.")
+        return name if key == name else f"{architecture}.{key}"
+
     for name, stored in reader.fields.items():
         if name.startswith("GGUF.") or name == "general.architecture" or name in metadata.dropped:
             continue
         kind, *item_kinds = stored.types
         value = changed[name] if name in changed else _raw(stored, kinds)
         if kind is not kinds.ARRAY or value:  # gguf's writer cannot write an empty list
-            writer.add_key_value(name, value, kind, item_kinds[0] if item_kinds else None)
+            writer.add_key_value(new_key(name), value, kind, item_kinds[0] if item_kinds else None)
     for name in sorted(changed.keys() - (reader.fields.keys() - metadata.dropped)):
         value = changed[name]
         if isinstance(value, str):
-            writer.add_string(name, value)
+            writer.add_string(new_key(name), value)
         elif isinstance(value, int):
-            writer.add_uint32(name, value)
+            writer.add_uint32(new_key(name), value)
         elif value:
             kind = kinds.BOOL if isinstance(value[0], bool) else kinds.UINT32
-            writer.add_key_value(name, value, kinds.ARRAY, kind)
+            writer.add_key_value(new_key(name), value, kinds.ARRAY, kind)
     for name, tensor in tensors:
         writer.add_tensor_info(name, tensor.shape, tensor.dtype, tensor.n_bytes, tensor.kind)
     try:
@@ -202,22 +239,61 @@ def _raw(stored: Any, kinds: Any) -> Any:
     return texts if stored.types[0] is kinds.ARRAY else texts[0]
 
 
-def renumbered(reader: Any, kept_blocks: Sequence[int]) -> list[tuple[str, StoredTensor]]:
+def renumbered(file: GGUFFile, blocks: Sequence[Block]) -> list[tuple[str, StoredTensor]]:
     """Return the kept tensors of a file, in order, each after its new name.
 
     Args:
-        reader: gguf's reader of the file.
-        kept_blocks: The indices of the kept blocks, ascending.
+        file: The file.
+        blocks: The blocks of the pruned model, each with the blocks of the file that its halves come from.
 
     Returns:
         The new name of each kept tensor, and the tensor.
+
+    Raises:
+        UserError: The halves of a block go to different places, and the half of one of its tensors is unknown.
     """
+    places: dict[Part, dict[int | None, int]] = {
+        "attention": {block.attention: place for place, block in enumerate(blocks)},
+        "mlp": {block.mlp: place for place, block in enumerate(blocks)},
+    }
+    names_of_block: dict[int, list[str]] = {}
+    for tensor in file.reader.tensors:
+        if match := BLOCK.fullmatch(tensor.name):
+            names_of_block.setdefault(int(match[1]), []).append(match[2])
     tensors = []
-    for tensor in reader.tensors:
+    for tensor in file.reader.tensors:
         stored = StoredTensor.of(tensor)
         match = BLOCK.fullmatch(tensor.name)
         if match is None:
             tensors.append((tensor.name, stored))
-        elif (block := int(match[1])) in kept_blocks:
-            tensors.append((f"blk.{kept_blocks.index(block)}.{match[2]}", stored))
+            continue
+        block = int(match[1])
+        place_of_part = {part: places[part].get(block) for part in places}
+        place = place_of_part["attention"]
+        if place != place_of_part["mlp"]:
+            part = parts_of_tensors(names_of_block[block])[match[2]]
+            if part is None:
+                raise file.refused(f"the half of its layer that {tensor.name} belongs to is unknown", WHOLE_LAYERS)
+            place = place_of_part[part]
+        if place is not None:
+            tensors.append((f"blk.{place}.{match[2]}", stored))
     return tensors
+
+
+def interleaved_heads(rows: Any, n_heads: int) -> Any:
+    """Return the rows of each head in turn: one of its first half, one of its second half.
+
+    So a head that rotates values half a head apart becomes one that rotates neighbouring values.
+
+    Args:
+        rows: An array, [n_heads * width, ...].
+        n_heads: The number of heads.
+
+    Returns:
+        The array with its rows in another order.
+
+    Source:
+        `permute` in llama.cpp's converter for Llama.
+    """
+    halves = rows.reshape(n_heads, 2, rows.shape[0] // n_heads // 2, *rows.shape[1:])
+    return halves.swapaxes(1, 2).reshape(rows.shape)

@@ -15,10 +15,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from raysearch.checkpoints.gguf_file import GGUFFile, StoredTensor, renumbered
+from raysearch.checkpoints.gguf_file import GGUFFile, StoredTensor, interleaved_heads, renumbered
 from raysearch.checkpoints.gguf_pruning import GGUFExport, ModelSizes, prune_gguf
 from raysearch.checkpoints.safetensors_file import FileTensor, read_header
 from raysearch.core.mask import Mask
+from raysearch.core.site import Block
 
 #: Quantisations that are exact enough for the changes of a training. In fewer bits, a small change of a weight would be
 #: rounded away.
@@ -127,12 +128,12 @@ class _Training:
     coarser: set[str] = field(default_factory=set)  #: as in `HealedGGUF`
     names: dict[str, str] = field(default_factory=dict)  #: the checkpoint's names of weights by the file's names
 
-    def __call__(self, file: GGUFFile, kept_blocks: Sequence[int], name: str, tensor: StoredTensor) -> StoredTensor:
+    def __call__(self, file: GGUFFile, blocks: Sequence[Block], name: str, tensor: StoredTensor) -> StoredTensor:
         """Return a tensor with the training's change; the same tensor if it was not trained."""
         import gguf
 
         if not self.names:
-            self.names = self._names(file, kept_blocks)
+            self.names = self._names(file, blocks)
         weight_name = self.names.get(name)
         if weight_name is None:
             return tensor
@@ -157,13 +158,13 @@ class _Training:
 
         return StoredTensor(kind, tuple(shape), dtype, int(np.prod(shape)) * dtype.itemsize, read)
 
-    def _names(self, file: GGUFFile, kept_blocks: Sequence[int]) -> dict[str, str]:
+    def _names(self, file: GGUFFile, blocks: Sequence[Block]) -> dict[str, str]:
         """Return the checkpoint's names by those of the pruned file; refuse a trained weight that the file lacks."""
         import gguf
 
         architectures = {name: key for key, name in gguf.MODEL_ARCH_NAMES.items()}
-        table = gguf.get_tensor_name_map(architectures[file.architecture], len(kept_blocks))
-        tensor_names = {name for name, _ in renumbered(file.reader, kept_blocks)}
+        table = gguf.get_tensor_name_map(architectures[file.architecture], len(blocks))
+        tensor_names = {name for name, _ in renumbered(file, blocks)}
         names = {}
         for weight_name in self.healed.tensors:
             name = table.get_name(weight_name, try_suffixes=(".weight", ".bias"))
@@ -204,10 +205,4 @@ def _layouts(file: GGUFFile, shape: tuple[int, ...]) -> Iterator[Callable[[Value
             continue
         head_counts = {*value} if isinstance(value, list) else {value}
         for n_heads in sorted(head_counts):
-            yield partial(_interleaved, n_heads=int(n_heads))
-
-
-def _interleaved(values: Values, n_heads: int) -> Values:
-    """Return the rows of each head in the order of llama.cpp: in turn one of the first half and one of the second."""
-    halves = values.reshape(n_heads, 2, values.shape[0] // n_heads // 2, *values.shape[1:])
-    return halves.swapaxes(1, 2).reshape(values.shape)
+            yield partial(interleaved_heads, n_heads=int(n_heads))

@@ -1,6 +1,8 @@
-"""Removes layers from a GGUF file: every tensor that stays keeps its bytes, in its quantisation.
+"""Removes layers and halves of layers from a GGUF file: tensors that stay keep their bytes, in their quantisation.
 
-Blocks are renumbered, and metadata with a value for each layer is cut. If llama.cpp would treat a kept layer as one of
+Blocks are renumbered, and metadata with a value for each layer is cut. A block may get its attention and its MLP from
+different layers. If a block has only one of the two, the file is written for another architecture, see
+`raysearch.checkpoints.deci`. If llama.cpp would treat a kept layer as one of
 another kind, a list with the kind of each layer is written; if llama.cpp reads no such list, the file is refused. Needs
 neither torch nor transformers.
 
@@ -15,23 +17,27 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from raysearch.checkpoints.deci import as_deci
 from raysearch.checkpoints.gguf_file import (
     BLOCK,
     CHECKPOINT,
+    WHOLE_LAYERS,
     ChangedMetadata,
     GGUFFile,
+    PrunedFile,
     StoredTensor,
     read_gguf,
     renumbered,
     write_gguf,
 )
+from raysearch.checkpoints.gguf_halves import part_of_key
 from raysearch.checkpoints.gguf_parts import part_names
 from raysearch.checkpoints.layer_rules import KeptLayers, Kind, cut_value, gguf_rule
 from raysearch.checkpoints.llama_cpp import PERIODS, is_computed_differently
 from raysearch.checkpoints.periods import Period, list_instead, periods_of
-from raysearch.core.mask import Mask
+from raysearch.core.mask import PARTS, Mask, Part
 from raysearch.core.paths import atomic_file
-from raysearch.core.site import Sites
+from raysearch.core.site import Block, Sites
 from raysearch.errors import UserError
 from raysearch.text.numbers import count
 from raysearch.text.sentences import what_failed
@@ -62,7 +68,7 @@ class ModelSizes:
 
 @dataclass(frozen=True)
 class GGUFExport:
-    """A GGUF file without some layers.
+    """A GGUF file without some layers or halves.
 
     Args:
         out: The pruned file.
@@ -70,10 +76,11 @@ class GGUFExport:
         n_layers: The layers of the pruned model.
         size_bytes: The size of the pruned file.
         source_bytes: The size of the dense model's file, with all parts.
-        architecture: The name of the architecture in llama.cpp.
+        architecture: The name of the architecture in llama.cpp, which may differ from that of the dense model.
         search_id: The search that found the mask; None if there is no such search.
         build: The first build of llama.cpp that reads the file; None if every build does.
         url: The address of the repository on the Hugging Face Hub; None if the file was not pushed.
+        changes: What else differs from the dense model's file, besides what was removed, in sentences.
     """
 
     out: Path
@@ -85,6 +92,7 @@ class GGUFExport:
     search_id: str | None
     build: int | None = None
     url: str | None = None
+    changes: tuple[str, ...] = ()
 
     @property
     def source_text(self) -> str:
@@ -100,19 +108,19 @@ def prune_gguf(
     sizes: ModelSizes,
     search_id: str,
     overwrite: bool = False,
-    change: Callable[[GGUFFile, Sequence[int], str, StoredTensor], StoredTensor] | None = None,
+    change: Callable[[GGUFFile, Sequence[Block], str, StoredTensor], StoredTensor] | None = None,
 ) -> GGUFExport:
-    """Write a GGUF file, of any quantisation, without the mask's layers. It is written completely or not at all.
+    """Write a GGUF file, of any quantisation, without what the mask removes. It is written completely or not at all.
 
     Args:
         source: The GGUF file of the dense model, or any of its parts. One file is written in any case.
-        mask: The layers to remove.
+        mask: The layers and halves to remove.
         out: The file to write.
         sizes: The sizes of the dense model.
         search_id: The search that found the mask, for the file's metadata.
         overwrite: Whether to replace an existing file.
-        change: Returns the tensor to write instead of a kept one. It is called with the file, the kept blocks, and the
-            tensor's new name and the tensor. None writes every tensor as it is.
+        change: Returns the tensor to write instead of a kept one. It is called with the file, the blocks of the pruned
+            model, the tensor's new name and the tensor. None writes every tensor as it is.
 
     Returns:
         The written file.
@@ -123,15 +131,15 @@ def prune_gguf(
     _check_destination(source, out, overwrite)
     file = read_gguf(source)
     _check_is_model(file, sizes)
-    layers = _kept(file, mask, sizes.sites)
-    metadata = _pruned_metadata(file, layers, mask)
+    pruned = _pruned(file, mask, sizes.sites)
+    metadata = pruned.metadata
     metadata.changed["raysearch.search"] = search_id
+    tensors = pruned.tensors
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
         with atomic_file(out) as unfinished:
-            tensors = renumbered(file.reader, layers.blocks)
             if change is not None:
-                tensors = [(name, change(file, layers.blocks, name, tensor)) for name, tensor in tensors]
+                tensors = [(name, change(file, pruned.blocks, name, tensor)) for name, tensor in tensors]
                 metadata.changed["general.file_type"] = _file_type(file, [tensor for _, tensor in tensors])
             write_gguf(file, unfinished, metadata, tensors)
     except OSError as error:
@@ -139,17 +147,18 @@ def prune_gguf(
     return GGUFExport(
         out=out.absolute(),
         source=file.path,
-        n_layers=len(layers.indices),
+        n_layers=len(pruned.blocks) - (file.blocks - file.layers),
         size_bytes=out.stat().st_size,
         source_bytes=file.size_bytes,
-        architecture=file.architecture,
+        architecture=metadata.architecture or file.architecture,
         search_id=search_id,
         build=metadata.build,
+        changes=pruned.changes,
     )
 
 
 def refusals(source: Path, masks: Iterable[Mask]) -> dict[Mask, str]:
-    """Return the masks whose layers cannot be removed from a GGUF file.
+    """Return the masks whose layers and halves cannot be removed from a GGUF file.
 
     Args:
         source: The GGUF file of the dense model.
@@ -168,7 +177,7 @@ def refusals(source: Path, masks: Iterable[Mask]) -> dict[Mask, str]:
     sites = Sites.of_equal_layers(file.layers)
     for mask in masks:
         try:
-            _pruned_metadata(file, _kept(file, mask, sites), mask)
+            _pruned(file, mask, sites)
         except UserError as error:
             reasons[mask] = str(error)
     return reasons
@@ -183,9 +192,55 @@ def _check_destination(source: Path, out: Path, overwrite: bool) -> None:
         raise UserError(f"--gguf={out} is there already; name another file, or replace it with --overwrite")
 
 
-def _kept(file: GGUFFile, mask: Mask, sites: Sites) -> KeptLayers:
-    """Return the layers of the pruned model."""
-    return KeptLayers(sites.kept_layers(mask), sites.n_layers, file.blocks - sites.n_layers)
+def _pruned(file: GGUFFile, mask: Mask, sites: Sites) -> PrunedFile:
+    """Return the blocks, the metadata and the tensors of the pruned file; refuse what no file can describe."""
+    predicting = [Block(block, block) for block in range(sites.n_layers, file.blocks)]
+    blocks = [*sites.blocks(mask), *predicting]
+    whole_blocks = [block for block in blocks if block.attention is not None and block.mlp is not None]
+    if len(whole_blocks) == len(blocks):
+        kept = _KeptBlocks.of(blocks, sites.n_layers, len(predicting))
+        pruned = PrunedFile(blocks, _pruned_metadata(file, kept, mask), renumbered(file, blocks))
+    else:
+        pruned = as_deci(file, blocks)
+    key, removed = ("mask", str(mask)) if mask.halves else ("removed_layers", list(mask))
+    pruned.metadata.changed[f"raysearch.{key}"] = removed
+    if len(file.parts) > 1:
+        pruned.metadata.dropped.update(name for name in file.reader.fields if name.startswith("split."))
+    return pruned
+
+
+@dataclass(frozen=True)
+class _KeptBlocks:
+    """The layers of a pruned model whose attentions and MLPs are kept, which are as many.
+
+    Args:
+        attention: The layers of the attentions.
+        mlp: The layers of the MLPs.
+    """
+
+    attention: KeptLayers
+    mlp: KeptLayers
+
+    @classmethod
+    def of(cls, blocks: Sequence[Block], n_layers: int, n_predicting: int) -> _KeptBlocks:
+        """Return the kept layers of the blocks of a pruned file.
+
+        Args:
+            blocks: The blocks, the last of which may predict further tokens.
+            n_layers: N, the layers of the dense model.
+            n_predicting: The number of blocks that predict further tokens.
+
+        Returns:
+            The layers of both halves.
+        """
+        layers = blocks[: len(blocks) - n_predicting]
+        attention = [block.attention for block in layers if block.attention is not None]
+        mlp = [block.mlp for block in layers if block.mlp is not None]
+        return cls(KeptLayers(attention, n_layers, n_predicting), KeptLayers(mlp, n_layers, n_predicting))
+
+    def of_part(self, part: Part) -> KeptLayers:
+        """Return the layers of one half."""
+        return self.attention if part == "attention" else self.mlp
 
 
 def _check_is_model(file: GGUFFile, sizes: ModelSizes) -> None:
@@ -215,18 +270,18 @@ def _check_is_model(file: GGUFFile, sizes: ModelSizes) -> None:
             )
 
 
-def _pruned_metadata(file: GGUFFile, layers: KeptLayers, mask: Mask) -> ChangedMetadata:
+def _pruned_metadata(file: GGUFFile, kept: _KeptBlocks, mask: Mask) -> ChangedMetadata:
     """Return the metadata that changes; refuse a file whose metadata cannot describe the kept layers."""
-    n_layers = layers.n_layers
-    n_kept = len(layers.indices)
+    n_layers = kept.attention.n_layers
+    n_kept = len(kept.attention.indices)
     prefix = f"{file.architecture}."
-    metadata = ChangedMetadata({f"{prefix}block_count": len(layers.blocks)})
-    if len(file.parts) > 1:
-        metadata.dropped.update(name for name in file.reader.fields if name.startswith("split."))
+    metadata = ChangedMetadata({f"{prefix}block_count": len(kept.attention.blocks)})
     if is_computed_differently(file.architecture, n_layers, n_kept):
         raise file.refused(
             f"llama.cpp computes a {file.architecture} of {n_layers} layers differently from one of {n_kept}"
         )
+    if mask.halves and file.get("use_parallel_residual"):
+        raise file.refused("its attentions and MLPs run side by side", WHOLE_LAYERS)
     periods = periods_of(PERIODS, file.values)
     period_keys = {period.rule.key.gguf for period in periods if period.rule.key is not None}
     for name, stored in file.reader.fields.items():
@@ -234,16 +289,19 @@ def _pruned_metadata(file: GGUFFile, layers: KeptLayers, mask: Mask) -> ChangedM
             continue
         key = name.removeprefix(prefix)
         value = stored.contents()
-        rule = gguf_rule(key, value, layers)
+        rule = gguf_rule(key, value, kept.attention)
         if rule is None and key != name:
             _check_unknown(file, name, value, is_period=key in period_keys, mask=mask)
         elif rule is not None and rule.kind is Kind.FIXED and mask:
             raise file.refused(rule.reason)
         elif rule is not None and rule.kind not in (Kind.FIXED, Kind.STAYS):
-            metadata.changed[name] = cut_value(rule.kind, value, layers)
+            values = {part: cut_value(rule.kind, value, kept.of_part(part)) for part in PARTS}
+            part = part_of_key(key)
+            if part is None and values["attention"] != values["mlp"]:
+                raise file.refused(f"the half of a layer that {name} describes is unknown", WHOLE_LAYERS)
+            metadata.changed[name] = values[part or "attention"]
     for period in periods:
-        _describe(period, file, layers, mask, metadata)
-    metadata.changed["raysearch.removed_layers"] = list(mask)
+        _describe(period, file, kept.of_part(period.rule.part), mask, metadata)
     return metadata
 
 

@@ -7,13 +7,12 @@ Source: llama.cpp's `src/models/*.cpp` at commit 0c1e57098; tests run build b115
 
 from __future__ import annotations
 
-from raysearch.checkpoints.periods import Key, ListForm, PeriodList, PeriodRule, family_of
+from raysearch.checkpoints.periods import EXPERTS, Key, ListForm, PeriodList, PeriodRule, family_of
 
 VERSION = "b11549"
 _WINDOWS = "which layers attend to a window only"
 _ROTATED = "which layers rotate positions"
 _ATTEND = "which layers attend"
-_EXPERTS = "which layers have experts"
 _SLIDING = Key("sliding_window_pattern", "attention.sliding_window_pattern")
 _INTERVAL = Key("full_attention_interval", "full_attention_interval")
 #: The lists that llama.cpp reads instead of a period, with the first build that reads them for all architectures.
@@ -34,8 +33,8 @@ PERIODS = (
     PeriodRule(_ROTATED, 0, families={"smallthinker": 4}, windows=True),
     PeriodRule(_ATTEND, -1, _INTERVAL, _RECURRENT, as_list=_RECURRENT_LIST),
     PeriodRule(_ATTEND, -1, _INTERVAL),
-    PeriodRule(_EXPERTS, -1, Key("interleave_moe_layer_step", "interleave_moe_layer_step")),
-    PeriodRule(_EXPERTS, 1, Key("moe_every_n_layers", "moe_every_n_layers")),
+    PeriodRule(EXPERTS, -1, Key("interleave_moe_layer_step", "interleave_moe_layer_step")),
+    PeriodRule(EXPERTS, 1, Key("moe_every_n_layers", "moe_every_n_layers")),
     PeriodRule(
         "which layers begin a block of residuals",
         0,

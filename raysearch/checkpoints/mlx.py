@@ -6,14 +6,13 @@ Source: mlx-lm 0.32.2, `mlx_lm/models/`; each rule names its file and line.
 from __future__ import annotations
 
 from raysearch.checkpoints.layer_rules import DENSE_LAYERS
-from raysearch.checkpoints.periods import Key, PeriodRule, PlacedRule
+from raysearch.checkpoints.periods import EXPERTS, Key, PeriodRule, PlacedRule
 
 VERSION = "0.32.2"
 _WINDOWS = "which layers attend to a window only"
 _ROTATED = "which layers rotate positions"
 _FULL = "which layers attend to all tokens"
 _ATTEND = "which layers attend"
-_EXPERTS = "which layers have experts"
 _SLIDING = Key("sliding_window_pattern")
 _INTERVAL = Key("full_attention_interval")
 _STEP = Key("decoder_sparse_step")
@@ -44,21 +43,21 @@ PERIODS = (
     PeriodRule(_ATTEND, 1, Key("mamba_step"), {"plamo2": 2}),  # plamo2.py:373, with the step of all PLaMo 2
     PeriodRule(_FULL, -1, _GROUP, {"bailinghybrid": None}, rest=True),  # bailing_hybrid.py:527, bailing_moe_v3.py:66
     PeriodRule(_FULL, -1, _GROUP, {"bailingmoelinear": None}, rest=True),  # bailing_moe_linear.py:435
-    PeriodRule(_EXPERTS, -1, Key("interleave_moe_layer_step"), {"llama4": None}),  # llama4.py:182
+    PeriodRule(EXPERTS, -1, Key("interleave_moe_layer_step"), {"llama4": None}),  # llama4.py:182
     PeriodRule(
-        _EXPERTS, 1, Key("expert_layer_period"), {"jamba": 2}, place_key=Key("expert_layer_offset")
+        EXPERTS, 1, Key("expert_layer_period"), {"jamba": 2}, place_key=Key("expert_layer_offset")
     ),  # jamba.py:260
-    PeriodRule(_EXPERTS, -1, Key("moe_layer_interval"), {"ernie45moe": None}),  # ernie4_5_moe.py:184
-    PeriodRule(_EXPERTS, -1, _STEP, {"qwen3moe": None, "qwen3vlmoe": None}, as_list=DENSE_LAYERS),  # qwen3_moe.py:166
-    PeriodRule(_EXPERTS, -1, _STEP, {"qwen3next": None}, as_list=DENSE_LAYERS),  # qwen3_next.py:363
-    PeriodRule(_EXPERTS, -1, _STEP, {"klear": None}, as_list=DENSE_LAYERS),  # Klear.py:163
-    PeriodRule(_EXPERTS, 0, _FREQUENCY, {"deepseek": None}),  # deepseek.py:180
-    PeriodRule(_EXPERTS, 0, _FREQUENCY, {"deepseekv2": None}),  # deepseek_v2.py:352
-    PeriodRule(_EXPERTS, 0, _FREQUENCY, dict.fromkeys(("deepseekv3", "kimik2", "joyaillmflash"))),  # deepseek_v3.py:301
-    PeriodRule(_EXPERTS, 0, _FREQUENCY, {"deepseekv32": None, "glmmoedsa": None}),  # deepseek_v32.py:401
-    PeriodRule(_EXPERTS, 0, _FREQUENCY, {"glm4moelite": None}),  # glm4_moe_lite.py:303
-    PeriodRule(_EXPERTS, 0, _FREQUENCY, {"kimilinear": None}),  # kimi_linear.py:401
-    PeriodRule(_EXPERTS, 0, _FREQUENCY, {"kimik3": None}),  # kimi_k3.py:674
+    PeriodRule(EXPERTS, -1, Key("moe_layer_interval"), {"ernie45moe": None}),  # ernie4_5_moe.py:184
+    PeriodRule(EXPERTS, -1, _STEP, {"qwen3moe": None, "qwen3vlmoe": None}, as_list=DENSE_LAYERS),  # qwen3_moe.py:166
+    PeriodRule(EXPERTS, -1, _STEP, {"qwen3next": None}, as_list=DENSE_LAYERS),  # qwen3_next.py:363
+    PeriodRule(EXPERTS, -1, _STEP, {"klear": None}, as_list=DENSE_LAYERS),  # Klear.py:163
+    PeriodRule(EXPERTS, 0, _FREQUENCY, {"deepseek": None}),  # deepseek.py:180
+    PeriodRule(EXPERTS, 0, _FREQUENCY, {"deepseekv2": None}),  # deepseek_v2.py:352
+    PeriodRule(EXPERTS, 0, _FREQUENCY, dict.fromkeys(("deepseekv3", "kimik2", "joyaillmflash"))),  # deepseek_v3.py:301
+    PeriodRule(EXPERTS, 0, _FREQUENCY, {"deepseekv32": None, "glmmoedsa": None}),  # deepseek_v32.py:401
+    PeriodRule(EXPERTS, 0, _FREQUENCY, {"glm4moelite": None}),  # glm4_moe_lite.py:303
+    PeriodRule(EXPERTS, 0, _FREQUENCY, {"kimilinear": None}),  # kimi_linear.py:401
+    PeriodRule(EXPERTS, 0, _FREQUENCY, {"kimik3": None}),  # kimi_k3.py:674
     PeriodRule(
         "which layers begin a block of residuals", 0, Key("attn_res_block_size"), {"kimik3": None}
     ),  # kimi_k3.py:687

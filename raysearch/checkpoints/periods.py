@@ -12,6 +12,10 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
+from raysearch.core.mask import Part
+
+EXPERTS = "which layers have experts"  #: the property of a layer with a period that its MLP has
+
 
 @dataclass(frozen=True)
 class Key:
@@ -138,6 +142,11 @@ class Period:
         return f"one in {self.length}" if self.pattern is None else f"which repeats every {self.length} layers"
 
 
+def _part_with(about: str) -> Part:
+    """Return the half of a layer that has a property: the MLP has the experts, the attention all other properties."""
+    return "mlp" if "experts" in about else "attention"
+
+
 @dataclass(frozen=True)
 class PeriodRule:
     """A period of some families of models.
@@ -173,6 +182,11 @@ class PeriodRule:
     rest: bool = False
     unless: Key | None = None
     only_with: Key | None = None
+
+    @property
+    def part(self) -> Part:
+        """The half of a layer that has the property."""
+        return _part_with(self.about)
 
     def period(self, values: Values) -> Period | None:
         """Return the period of a model; None if the rule does not hold for it."""
@@ -211,6 +225,11 @@ class PlacedRule:
     by_depth: bool = True
     unless: Key | None = None
     only_with: Key | None = None
+
+    @property
+    def part(self) -> Part:
+        """The half of a layer that has the property."""
+        return _part_with(self.about)
 
     def holds(self, values: Values) -> bool:
         """Return whether the rule holds for a model."""

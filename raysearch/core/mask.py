@@ -180,6 +180,10 @@ class Mask:
         """Return whether the mask removes all that another mask removes."""
         return {*other.all_halves} <= {*self.all_halves}
 
+    def without(self, other: Mask) -> Mask:
+        """Return the mask of what this mask removes and another does not."""
+        return Mask.of_halves({*self.all_halves} - {*other.all_halves})
+
     def __str__(self) -> str:
         return "{" + ",".join(map(str, self.parts)) + "}"
 

@@ -123,7 +123,7 @@ def _write_tokenizer(writer: gguf.GGUFWriter, n_tokens: int) -> None:
 
 
 def _as_llama_cpp_has_it(values: torch.Tensor, parameter: str, architecture: str, config: Any) -> torch.Tensor:
-    if architecture == "llama" and parameter.endswith(("q_proj.weight", "k_proj.weight")):
+    if architecture == "llama" and (".q_proj." in parameter or ".k_proj." in parameter):
         n_heads = config.num_attention_heads if "q_proj" in parameter else config.num_key_value_heads
         halves = values.reshape(n_heads, 2, values.shape[0] // n_heads // 2, *values.shape[1:])
         return halves.swapaxes(1, 2).reshape(values.shape)

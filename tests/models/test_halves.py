@@ -39,10 +39,12 @@ class Probe:
 
     def __init__(self, model: PreTrainedModel) -> None:
         stack = LayerStack(model)
+        self.model = model
         ids = np.random.default_rng(0).integers(3, VOCABULARY, (1, 6))
         captured = stack.capture(Inputs(ids, None, None, np.zeros(0, np.int64)))
         generator = torch.Generator().manual_seed(0)
         self.layer: Any = stack.layers[LAYER]
+        self.prefix = next(name for name, module in model.named_modules() if module is self.layer)
         self.next_layer: Any = stack.layers[LAYER + 1]
         self.call = captured.calls[LAYER]
         self.convention = stack._conventions[LAYER]

@@ -1,0 +1,106 @@
+"""Tiny GGUF files whose layers lose halves, and what plain programs compute without these halves."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import gguf
+import numpy as np
+import torch
+from transformers import AutoModelForCausalLM
+
+from raysearch.checkpoints.gguf_pruning import GGUFExport, ModelSizes, prune_gguf
+from raysearch.core.mask import Mask
+from tests.checkpoints.test_gguf_pruning import TOKENS, sizes_of
+from tests.models.checkpoint_as_gguf import write_as_gguf
+from tests.models.test_gguf_config import Case, write
+
+
+def random_file(case: Case, folder: Path) -> tuple[Path, Path]:
+    """Write a random checkpoint, with random norms and biases, and its GGUF file."""
+    checkpoint, _ = write(case, folder)
+    model: Any = AutoModelForCausalLM.from_pretrained(checkpoint, dtype=torch.float32)
+    with torch.no_grad():
+        for name, values in model.named_parameters():
+            if values.ndim == 1:
+                values.add_(torch.randn_like(values) * (0.5 if name.endswith("bias") else 0.1))
+    model.save_pretrained(checkpoint)
+    return checkpoint, write_as_gguf(checkpoint, case.architecture, case.metadata, case.factors)
+
+
+def without(file: Path, *parts: int | str) -> GGUFExport:
+    """Write a file without layers and halves."""
+    sizes = sizes_of(file)
+    reader = gguf.GGUFReader(file)
+    architecture = reader.fields["general.architecture"].contents()
+    width = reader.fields[f"{architecture}.embedding_length"].contents()
+    sizes = ModelSizes(sizes.name, sizes.sites, width, sizes.vocab_size)
+    mask = Mask.of(*parts)
+    out = file.with_name(f"{file.stem}{mask}.gguf")
+    return prune_gguf(file, mask, out, sizes=sizes, search_id="greedy-m2-1")
+
+
+def silenced(checkpoint: Path, *parts: int | str) -> np.ndarray[Any, Any]:
+    """Return the log-probabilities of the next token in transformers, if the halves of a checkpoint return zeros."""
+    model: Any = AutoModelForCausalLM.from_pretrained(
+        checkpoint, dtype=torch.float32, attn_implementation="eager"
+    ).eval()
+    with torch.inference_mode():
+        for half in Mask.of(*parts).all_halves:
+            layer = model.model.layers[half.layer]
+            if half.part == "attention":
+                tensors = [*layer.self_attn.o_proj.parameters()]
+            elif hasattr(layer.mlp, "experts"):
+                tensors = [layer.mlp.experts.down_proj]
+            else:
+                tensors = [*layer.mlp.down_proj.parameters()]
+            for values in tensors:
+                values.zero_()
+        return torch.log_softmax(model(torch.tensor([TOKENS])).logits[0, -1].double(), -1).numpy()
+
+
+def silenced_file(file: Path, *parts: int | str) -> Path:
+    """Write a GGUF file of all layers, in which the halves return zeros, and return it."""
+    names = {
+        f"blk.{half.layer}.{'attn_output' if half.part == 'attention' else 'ffn_down'}"
+        for half in Mask.of(*parts).all_halves
+    }
+    return rewritten(file, "silenced", lambda name, values: values * 0 if name.rpartition(".")[0] in names else values)
+
+
+def quantised(file: Path, quantisation: str) -> Path:
+    """Write a GGUF file whose matrices are quantised, as far as their rows are whole blocks, and return it."""
+    return rewritten(file, quantisation, lambda _, values: values, gguf.GGMLQuantizationType[quantisation])
+
+
+def rewritten(file: Path, suffix: str, change: Any, matrices: Any = None) -> Path:
+    """Write a GGUF file with changed tensors.
+
+    Args:
+        file: The file.
+        suffix: A suffix for the name of the new file.
+        change: Returns the stored array of a tensor by its name and its stored array.
+        matrices: The quantisation of matrices of float32; None to leave them.
+
+    Returns:
+        The new file.
+    """
+    reader = gguf.GGUFReader(file)
+    out = file.with_name(f"{file.stem}-{suffix}.gguf")
+    writer = gguf.GGUFWriter(out, reader.fields["general.architecture"].contents())
+    for name, stored in reader.fields.items():
+        if not name.startswith("GGUF.") and name != "general.architecture":
+            kind, *item_kinds = stored.types
+            writer.add_key_value(name, stored.contents(), kind, item_kinds[0] if item_kinds else None)
+    for tensor in reader.tensors:
+        values = change(tensor.name, tensor.data)
+        kind = tensor.tensor_type
+        if matrices is not None and values.ndim > 1 and values.shape[-1] % 32 == 0:
+            values, kind = gguf.quants.quantize(values, matrices), matrices
+        writer.add_tensor(tensor.name, np.ascontiguousarray(values), raw_dtype=kind)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return out
