@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any
@@ -108,18 +108,17 @@ class LayerHalves:
         child = getattr(layer, name.partition(".")[0], None)
         return [part for part in PARTS if any(silent.module is child for silent in self.silent[part])]
 
-    def n_parameters(self, layer: nn.Module, part: Part) -> int:
-        """Return the number of parameters of a half; parameters of neither half are counted with the MLP.
+    def names(self, names: Iterable[str], part: Part) -> list[str]:
+        """Return the names of the tensors of a half; a tensor of neither half is counted with the MLP.
 
         Args:
-            layer: The layer.
+            names: The names of tensors within the layer.
             part: The half.
 
         Returns:
-            The number.
+            Those of the half, in the same order.
         """
-        named_parameters = layer.named_parameters()
-        return sum(weights.numel() for name, weights in named_parameters if self.part_of.get(name, "mlp") == part)
+        return [name for name in names if self.part_of.get(name, "mlp") == part]
 
     @contextlib.contextmanager
     def alone(self, part: Part) -> Iterator[None]:
