@@ -30,6 +30,7 @@ from raysearch.core.site import Block
 from raysearch.text.numbers import count
 
 NAME = "deci"
+_DECI = "llama.cpp's architecture for such layers, deci,"
 #: A remedy for models that the architecture does not cover.
 _PAIRS = "search with space=pairs, or space=layers"
 #: The architectures of GGUF files that compute what `deci` does; True if they rotate values half a head apart.
@@ -59,20 +60,15 @@ def why_not_deci(config: Mapping[str, Any]) -> str | None:
     """
     model_type = config.get("model_type")
     if model_type not in _MODEL_TYPES:
-        return (
-            "llama.cpp has such layers only in its architecture deci, which covers Llama, Mistral and Qwen2, and not "
-            f"{model_type}"
-        )
-    uses_windows = bool(config.get("sliding_window")) and config.get("use_sliding_window", True)
-    if uses_windows and (model_type != "llama"):
-        return "llama.cpp's architecture deci has no windows"
+        return f"{_DECI} covers Llama, Mistral and Qwen2, and not {model_type}"
+    if model_type != "llama" and config.get("sliding_window") and config.get("use_sliding_window", True):
+        return f"{_DECI} has no windows"
     activation = config.get("hidden_act", "silu")
     if activation not in ("silu", "swish"):
-        return f"the MLP of llama.cpp's architecture deci uses silu, and not {activation}"
+        return f"{_DECI} has MLPs with silu, and not with {activation}"
     rope = config.get("rope_parameters") or config.get("rope_scaling") or {}
-    share = rope.get("partial_rotary_factor", config.get("partial_rotary_factor", 1))
-    if share not in (None, 1):
-        return "llama.cpp's architecture deci rotates whole heads"
+    if rope.get("partial_rotary_factor", config.get("partial_rotary_factor")) not in (None, 1):
+        return f"{_DECI} rotates whole heads"
     return None
 
 
@@ -90,9 +86,7 @@ def as_deci(file: GGUFFile, blocks: Sequence[Block]) -> PrunedFile:
         UserError: `deci` computes another model.
     """
     if (reason := _why_not(file)) is not None:
-        raise file.refused(
-            f"without this mask's parts, some layers have only an attention or only an MLP, and {reason}", _PAIRS
-        )
+        raise file.refused(f"some layers would have only an attention or only an MLP, and {reason}", _PAIRS)
     n_heads = _by_layer(file, "attention.head_count")
     n_kv_heads = _by_layer(file, "attention.head_count_kv", default=n_heads)
     widths = _by_layer(file, "feed_forward_length")
@@ -132,22 +126,20 @@ def as_deci(file: GGUFFile, blocks: Sequence[Block]) -> PrunedFile:
 
 def _why_not(file: GGUFFile) -> str | None:
     """Return why `deci` does not compute the model of a file, as a clause; None if it does."""
-    architecture = file.architecture
-    if architecture not in _ROTATES_HALVES:
-        return f"llama.cpp's architecture for such layers, deci, computes a llama or a qwen2, and not a {architecture}"
-    prefix = f"{architecture}."
+    if file.architecture not in _ROTATES_HALVES:
+        return f"{_DECI} covers llama and qwen2, and not {file.architecture}"
     for name, stored in file.reader.fields.items():
-        key = name.removeprefix(prefix)
+        key = name.removeprefix(f"{file.architecture}.")
         if key != name and not _KEYS.fullmatch(key) and (value := stored.contents()):
-            return f"{name}={value} has no meaning in llama.cpp's architecture for such layers, deci"
+            return f"{_DECI} has no {name}={value}"
     head = _head_width(file)
-    widths = [file.get(key) for key in ("attention.value_length", "rope.dimension_count")]
-    if any(width not in (None, head) for width in widths):
-        return "llama.cpp's architecture for such layers, deci, needs heads of one width that are rotated as a whole"
+    for key in ("attention.value_length", "rope.dimension_count"):
+        if (width := file.get(key)) not in (None, head):
+            return f"{_DECI} needs heads whose {key} is their width {head}, and not {width}"
     for tensor in file.reader.tensors:
         match = BLOCK.fullmatch(tensor.name)
         if not (_TENSORS.fullmatch(tensor.name) if match is None else _TENSORS_OF_BLOCKS.fullmatch(match[2])):
-            return f"{tensor.name} has no place in llama.cpp's architecture for such layers, deci"
+            return f"{_DECI} has no {tensor.name}"
     return None
 
 
