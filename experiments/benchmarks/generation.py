@@ -19,7 +19,7 @@ from raysearch.core.mask import Mask
 from raysearch.evaluation.replica import make_replica
 from raysearch.generation.decoding import generate
 from raysearch.generation.prompt import Prompt
-from raysearch.models.loading import describe
+from raysearch.models.description import describe
 from raysearch.models.spec import ModelSpec
 
 TOPICS = ("the sea", "old trains", "a lost key", "two friends", "the harvest", "a long road", "winter", "the moon")

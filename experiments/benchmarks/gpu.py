@@ -41,6 +41,7 @@ from raysearch.calibration.objectives.base import StateObjective, token_log_prob
 from raysearch.calibration.objectives.kl import KLObjective
 from raysearch.calibration.objectives.task_margin import TaskMarginObjective
 from raysearch.core.mask import Mask
+from raysearch.core.site import Run
 from raysearch.core.statistic import Statistic
 from raysearch.errors import UserError
 from raysearch.evaluation.prefix import naive_layer_forwards, plan_prefixes
@@ -313,7 +314,7 @@ def used(replica: Replica, calibration: Calibration, masks: tuple[Mask, ...], de
 def layer(stack: LayerStack, shard: Batch, device: str) -> dict[str, Any]:
     """Time a layer."""
     captured = stack.capture(shard.inputs)
-    taken = best(lambda: stack.run_site(0, captured.embedded, captured), device)
+    taken = best(lambda: stack.run(Run(0), captured.embedded, captured), device)
     without = captured.calls[0].kwargs.get("attention_mask") is None
     return {"attention without a mask tensor": without, "layer, s": taken}
 
@@ -454,7 +455,7 @@ def screened_one_shot(
     replica = Replica(stack, [calibration])
     evaluate(replica, calibration, masks[:1])
     began = time.perf_counter()
-    screener = Screener(Screening(), [calibration])
+    screener = Screener(Screening(), [calibration], stack.sites)
     contest = screener.contest(Round(masks, keep=remove, exact=False))
     if contest is None:
         return {"not here": "too few samples or masks"}

@@ -138,7 +138,8 @@ def sleb(options: argparse.Namespace, trials: Sequence[Trial], began: float) -> 
 
     from raysearch.configuration.build import search_spec
     from raysearch.evaluation.prepared_data import prepare_data
-    from raysearch.models.loading import describe, load_model
+    from raysearch.models.description import describe
+    from raysearch.models.loading import load_model
 
     spec = search_spec(overrides_of(options)).evaluation
     info = describe(spec.model)

@@ -61,7 +61,7 @@ def phases(store: Path) -> dict[str, list[float]]:
         from raysearch.core.mask import Mask
         from raysearch.evaluation.prepared_data import prepare_data
         from raysearch.evaluation.unit import Job, MaskUnit
-        from raysearch.models.loading import describe
+        from raysearch.models.description import describe
     with phase("config"):
         spec = build.search_spec([*OVERRIDES, f"store={store}", f"data.seed={time.time_ns() % 2**31}"])
     with phase("model's sizes"):

@@ -53,7 +53,8 @@ def main() -> None:
 def write_model(folder: Path) -> None:
     """Write SmolLM2-135M and its tokenizer as a checkpoint."""
     from raysearch.configuration import build
-    from raysearch.models.loading import describe, load_model, load_tokenizer
+    from raysearch.models.description import describe
+    from raysearch.models.loading import load_model, load_tokenizer
 
     model = describe(build.search_spec(["model.dtype=float32"]).evaluation.model).model
     load_model(model, "cpu").save_pretrained(folder)

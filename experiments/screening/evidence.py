@@ -27,7 +27,7 @@ from raysearch.evaluation import screening
 from raysearch.evaluation.progress import Meter
 from raysearch.evaluation.screening import Screening
 from raysearch.evaluation.session import EvaluationSession, open_session
-from raysearch.models.loading import describe
+from raysearch.models.description import describe
 from raysearch.searching.driver import run_searcher
 from raysearch.searching.observer import Observer
 from raysearch.searching.search_recorder import SearchRecorder

@@ -82,8 +82,8 @@ class Search:
         return self.result.mask
 
     @property
-    def layers(self) -> tuple[int, ...]:
-        """The removed layers, 0-based, ascending.
+    def layers(self) -> tuple[int | str, ...]:
+        """The removed layers, 0-based, ascending, and the removed halves of others, such as ``17a``.
 
         Raises:
             UserError: The search has no result yet.
@@ -552,7 +552,8 @@ class Search:
 
     def _kv_cache(self, record: SearchRecord, ledger: Ledger) -> KvCache:
         """Return the KV cache of the dense model, for as many tokens as the search's speeds."""
-        from raysearch.models.loading import describe, fingerprint
+        from raysearch.models.description import describe
+        from raysearch.models.loading import fingerprint
 
         spec = self._spec_on_cluster(record, ledger, record.config["cluster"])
         info = describe(spec.evaluation.model)

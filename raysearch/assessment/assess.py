@@ -32,7 +32,7 @@ from raysearch.evaluation.session import EvaluationSession
 from raysearch.evaluation.spec import CalibrationSpec, EvaluationSpec
 from raysearch.generation.server import Server
 from raysearch.ledger.ledger import Ledger
-from raysearch.models.loading import describe
+from raysearch.models.description import describe
 from raysearch.models.spec import ModelInfo, ModelSpec
 from raysearch.searching.notices import warn_of_unknown_tokens
 from raysearch.searching.observer import Observer
@@ -259,7 +259,7 @@ def assess_search(
 def speed_meter(search: SearchSpec, observer: Observer) -> SpeedMeter:
     """Return the function that returns the speeds of a search's masks, measured on its own replicas or in a runtime.
 
-    It measures the dense model and a mask for each kind of layer, or of group if the target allows only groups, only
+    It measures the dense model and a mask for each kind of site of the search, such as layers, pairs or halves, only
     once in the life of a ledger. The speeds of all other masks add up.
 
     Args:
@@ -284,17 +284,17 @@ def speed_meter(search: SearchSpec, observer: Observer) -> SpeedMeter:
         _check_target(options.serve, plan.info)
 
     def speeds(session: EvaluationSession, problem: Problem, masks: Sequence[Mask]) -> dict[Mask, Speed]:
-        groups = problem.of_groups
-        refused = [problem.sites.n_layers - depth for depth in limits.refused_depths]
+        sites = problem.sites
+        refused = [sites.n_layers - depth for depth in limits.refused_depths] if problem.space.keeps_blocks else []
         refused_sizes = [n_removed // problem.group for n_removed in refused if n_removed % problem.group == 0]
-        masks_of_groups = masks_of_kinds(groups.sites, groups.free, refused_sizes)
-        measured_masks = [Mask(), *map(groups.sites.layers_of, masks_of_groups)]
+        masks_of_sites = masks_of_kinds(sites, problem.free, refused_sizes)
+        measured_masks = [Mask(), *map(sites.mask_of, masks_of_sites)]
         context = AssessContext(plan, masks, session.ledger, lambda: session.evaluator.pool, observer.assessing)
         if serving is None:
             summaries, _ = speed_summaries(context, measured_masks)
         else:
             summaries, _ = serve_speeds(context, serving, measured_masks)
-        speeds_by_mask = {mask: speed_of(mask, problem.sites, summaries, problem.group) for mask in masks}
+        speeds_by_mask = {mask: speed_of(mask, sites, summaries) for mask in masks}
         return {mask: speed for mask, speed in speeds_by_mask.items() if speed is not None}
 
     return speeds

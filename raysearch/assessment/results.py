@@ -144,7 +144,7 @@ class SearchAssessment:
         return {
             "search_id": self.search_id,
             "model": self.model,
-            "removed": self.mask.layers,
+            "removed": self.mask.parts,
             "dense": plain(self.dense, dict[str, Result]),
             "pruned": plain(self.pruned, dict[str, Result]),
             "computed": self.assessments.computed,

@@ -86,7 +86,7 @@ class SpeedJob(Job):
             peak = PeakMemory.of(parameter.device for parameter in stack.model.parameters())
             timed(mask)
             working = peak.growth()
-            weights = _weights_bytes(stack.model, stack.removed_modules(mask))
+            weights = _weights_bytes(stack.model, stack.removed_tensors(mask))
             return {
                 MEMORY.name: weights + working,
                 "weights_bytes": weights,
@@ -333,8 +333,8 @@ def _peak_bytes() -> int:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
 
 
-def _weights_bytes(model: PreTrainedModel, removed: Sequence[torch.nn.Module]) -> int:
-    """Return the bytes of weights and buffers without removed layers; shared tensors count once."""
-    removed_ids = {id(tensor) for layer in removed for tensor in (*layer.parameters(), *layer.buffers())}
+def _weights_bytes(model: PreTrainedModel, removed: Sequence[torch.Tensor]) -> int:
+    """Return the bytes of weights and buffers without removed ones; shared tensors count once."""
+    removed_ids = {id(tensor) for tensor in removed}
     by_id = {id(tensor): tensor for tensor in (*model.parameters(), *model.buffers())}
     return sum(tensor.numel() * tensor.element_size() for key, tensor in by_id.items() if key not in removed_ids)

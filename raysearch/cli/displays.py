@@ -109,12 +109,11 @@ class SearchDisplay(Display):
     def on_search_started(self, event: SearchStarted) -> None:
         header = event.header
         remove = header.settings.remove
-        layers = f"{remove} of {header.n_layers} layers"
-        if remove == AUTO:
-            layers = f"as many of {header.n_layers} layers as the budget allows"
+        total = f"{header.space.total(header.sites)} {header.space.plural}"
+        sites = f"as many of {total} as the budget allows" if remove == AUTO else f"{remove} of {total}"
         calibration = f"{header.choices['objective']} on {header.choices['data']}"
         dtype = f", in {header.dtype}" if header.dtype else ""
-        self._say(f"[bold]{escape(header.search_id)}[/]: remove {layers} (0-based) by {escape(calibration)}{dtype}")
+        self._say(f"[bold]{escape(header.search_id)}[/]: remove {sites} (0-based) by {escape(calibration)}{dtype}")
         if header.target is not None:
             self._say(escape(str(header.target)))
         if event.expected is not None:

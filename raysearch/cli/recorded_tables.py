@@ -37,6 +37,7 @@ from raysearch.core.json import plain
 from raysearch.core.mask import Mask
 from raysearch.core.measure import Measure
 from raysearch.core.screened import Screened
+from raysearch.core.space import LAYERS, Space
 from raysearch.core.trial import Trial
 from raysearch.models.spec import label_of
 from raysearch.searching.gguf_masks import refused_masks_of_record
@@ -45,6 +46,7 @@ from raysearch.text.sentences import as_typed
 
 if TYPE_CHECKING:  # slow to import, and `raysearch show` does not need them
     from raysearch.searching.gap import Gap
+    from raysearch.searching.result import SearchResult
     from raysearch.searching.search_record import SearchRecord
     from raysearch.studies.study_record import CellRecord
     from raysearch.tracking.sync import SyncedSearch, SyncedStudy
@@ -134,7 +136,7 @@ def search_record_tables(
     if result.recommendation is not None:
         tables += [budget_table(result.recommendation, refused), sentence(result.recommendation.reason)]
     else:
-        tables.append(path_table(measure, result.path, refused))
+        tables.append(path_table(measure, result.path, refused, result.space))
     tables += [
         *refusal_notes(refused, result.mask),
         *certainty_notes(result),
@@ -144,8 +146,8 @@ def search_record_tables(
     if result.refinement is not None:
         tables += refinement_parts(measure, result.refinement)
     if any(isinstance(value, list) for value in remarks.values()):
-        tables.append(remark_table(remarks, result.group))
-    tables.append(trials_table(measure, result.trials, most, refused))
+        tables.append(remark_table(remarks, *_noun_and_labels(result)))
+    tables.append(trials_table(measure, result.trials, most, refused, result.space))
     if gap is not None:
         tables.append(gap_table(measure, gap))
     return tables
@@ -207,10 +209,12 @@ def gap_table(measure: Measure, gap: Gap) -> Table:
     Returns:
         The table of one row.
     """
-    columns = "layers", "removed", "rank", "of", "percentile", "best", f"gap ({measure.unit})"
-    table = new_table("Rank among all masks of as many layers (0-based)", *columns, expendable=("layers", "percentile"))
+    plural = gap.space.plural
+    columns = plural, "removed", "rank", "of", "percentile", "best", f"gap ({measure.unit})"
+    title = f"Rank among all masks of as many {plural} (0-based)"
+    table = new_table(title, *columns, expendable=(plural, "percentile"))
     table.add_row(
-        str(len(gap.mask)),
+        str(gap.n_removed),
         str(gap.mask),
         str(gap.rank),
         f"{gap.n_masks:,}",
@@ -221,28 +225,38 @@ def gap_table(measure: Measure, gap: Gap) -> Table:
     return table
 
 
-def remark_table(remarks: Mapping[str, Any], group: int = 1) -> Table:
-    """Return the table of the lists that a searcher recorded, one row per layer or group of layers.
+def _noun_and_labels(result: SearchResult) -> tuple[str, list[str]]:
+    """Return what the searcher removes, and the label of each."""
+    if result.group == 1:
+        return result.space.noun, [site.label for site in result.space_sites]
+    return "group", [f"from layer {site.halves[0].layer}" for site in result.space_sites]
+
+
+def remark_table(remarks: Mapping[str, Any], noun: str, labels: Sequence[str]) -> Table:
+    """Return the table of the lists that a searcher recorded, one row per site: a layer, group of layers, pair or half.
 
     Args:
         remarks: The values by name.
-        group: The number of layers that can only be removed together.
+        noun: What the searcher removes.
+        labels: The label of each row.
 
     Returns:
         The table.
     """
     lists = {name: value for name, value in remarks.items() if isinstance(value, list)}
-    noun = "layer" if group == 1 else "group"
     columns = (column.replace("_", " ") for column in (noun, *lists))
     table = new_table(f"What the searcher made of each {noun} (0-based)", *columns)
-    for row, values in enumerate(zip_longest(*lists.values(), fillvalue="")):
-        label = str(row) if group == 1 else f"from layer {row * group}"
+    for label, values in zip(labels, zip_longest(*lists.values(), fillvalue=""), strict=False):
         table.add_row(label, *(value if isinstance(value, str) else rounded(value) for value in values))
     return table
 
 
 def trials_table(
-    measure: Measure, trials: Sequence[Trial], most: int, refused: Mapping[Mask, str] = NO_REFUSALS
+    measure: Measure,
+    trials: Sequence[Trial],
+    most: int,
+    refused: Mapping[Mask, str] = NO_REFUSALS,
+    space: Space = LAYERS,
 ) -> Table:
     """Return the table of the best masks of a search, largest first, each with the round that first proposed it.
 
@@ -251,6 +265,7 @@ def trials_table(
         trials: All trials in the order of their evaluation.
         most: The maximum number of masks to show.
         refused: The masks that `export --gguf` refuses, which have a mark.
+        space: What the masks remove.
 
     Returns:
         The table of at most `most` rows.
@@ -263,7 +278,7 @@ def trials_table(
     losses = loss_columns(measure)
     part_losses = [f"loss of {name}" for name in parts]
     number = f"{len(all_masks)}" if len(best) == len(all_masks) else f"{len(best)} of {len(all_masks)}"
-    title = f"{number} masks, those of the most layers first, then by loss (layers are 0-based)"
+    title = f"{number} masks, those of the most {space.plural} first, then by loss (layers are 0-based)"
     columns = "removed", *losses, "over dense", *part_losses, "round"
     table = new_table(title, *columns, expendable=(*part_losses, "round", *losses[1:], "over dense"))
     blank = [""] * (len(losses) + len(parts))  # all cells of numbers but the first
@@ -280,11 +295,11 @@ def trials_table(
 
 
 def _largest_first(trials: Sequence[Trial]) -> list[Trial]:
-    """Return the first trial of each mask, masks of the most layers first, then by loss."""
+    """Return the first trial of each mask, the largest masks first, then by loss."""
     pruned = [trial for trial in reversed(trials) if trial.mask]
     different = {(trial.mask, trial.loss, trial.failure, trial.screened): trial for trial in pruned}
     return sorted(
-        different.values(), key=lambda trial: (-len(trial.mask), trial.loss is None, trial.loss or 0, trial.round)
+        different.values(), key=lambda trial: (-trial.mask.n_halves, trial.loss is None, trial.loss or 0, trial.round)
     )
 
 

@@ -26,6 +26,7 @@ from raysearch.cli.fitting import FittingTable
 from raysearch.core.mask import Mask
 from raysearch.core.measure import Measure
 from raysearch.core.problem import sizes_of
+from raysearch.core.space import LAYERS, Space
 from raysearch.core.trial import Trial
 from raysearch.searching.gguf_masks import refused_masks_of_record
 from raysearch.searching.knee import knee_file
@@ -53,7 +54,7 @@ def search_tables(result: SearchResult) -> list[Table | str]:
     if result.recommendation is not None:
         tables += [budget_table(result.recommendation, refused), sentence(result.recommendation.reason), ""]
     elif len(result.path) > 2 or len(sizes_of(settings.remove)) > 1:
-        tables.append(path_table(result.measure, result.path, refused))
+        tables.append(path_table(result.measure, result.path, refused, result.space))
     tables += refusal_notes(refused, result.mask)
     if result.refinement is not None:
         tables += refinement_parts(result.measure, result.refinement)
@@ -88,7 +89,8 @@ def result_notes(result: SearchResult, in_ledger: str, in_store: str | None) -> 
     Returns:
         The lines, in the order in which they are printed.
     """
-    notes = [f"Removed layers (0-based): {result.mask}"]
+    kind = "layers" if result.space.keeps_blocks else result.space.plural
+    notes = [f"Removed {kind} (0-based): {result.mask}"]
     if result.removal_order:
         notes.append(f"In this order: {', '.join(map(str, result.removal_order))}")
     work = result.work
@@ -109,7 +111,7 @@ def result_notes(result: SearchResult, in_ledger: str, in_store: str | None) -> 
     ]
     if result.recommendation is not None:
         figure = knee_file(result.search_id, result.settings.places.store)
-        notes.append(f"Loss, speed and memory by number of layers: {figure}")
+        notes.append(f"Loss, speed and memory by number of {result.space.plural}: {figure}")
     commands_on_search = [
         *_export_commands(result),
         f"assess {result.search_id}",
@@ -183,34 +185,38 @@ def _packing_notes(result: SearchResult) -> list[str]:
     ]
 
 
-def path_table(measure: Measure, path: Sequence[Trial], refused: Mapping[Mask, str] = NO_REFUSALS) -> FittingTable:
-    """Return the table of the best mask of each number of layers.
+def path_table(
+    measure: Measure, path: Sequence[Trial], refused: Mapping[Mask, str] = NO_REFUSALS, space: Space = LAYERS
+) -> FittingTable:
+    """Return the table of the best mask of each number of layers, or of what the search removes.
 
     Args:
         measure: The measure of the losses.
-        path: The best trial of each number of layers.
+        path: The best trial of each number.
         refused: The masks that `export --gguf` refuses, which have a mark.
+        space: What the masks remove.
 
     Returns:
-        The table: a row for each number of layers.
+        The table: a row for each number.
     """
-    columns = "layers", "removed", *loss_columns(measure)
-    table = new_table("Best by number of layers removed (0-based)", *columns, expendable=("layers",))
+    columns = space.plural, "removed", *loss_columns(measure)
+    table = new_table(f"Best by number of {space.plural} removed (0-based)", *columns, expendable=(space.plural,))
     for trial in path:
         assert trial.loss is not None, "the best trials have a loss"
-        table.add_row(str(len(trial.mask)), marked(trial.mask, refused), *loss_cells(measure, trial.loss))
+        size = str(space.size_of(trial.mask))
+        table.add_row(size, marked(trial.mask, refused), *loss_cells(measure, trial.loss))
     return table
 
 
 def budget_table(recommendation: Recommendation, refused: Mapping[Mask, str] = NO_REFUSALS) -> FittingTable:
-    """Return the table of the loss, speed and memory of each number of layers, with a note at the recommended one.
+    """Return the table of the loss, speed and memory of each size, with a note at the recommended one.
 
     Args:
         recommendation: The sizes that were compared.
         refused: The masks that `export --gguf` refuses, which have a mark.
 
     Returns:
-        The table: a row for each compared number of layers.
+        The table: a row for each compared size.
     """
     measure = recommendation.measure
     budget = recommendation.budget
@@ -228,7 +234,7 @@ def budget_table(recommendation: Recommendation, refused: Mapping[Mask, str] = N
     expendable = [*loss_columns(measure), *reversed(parts)]
     expendable = [column for column in expendable if parts.get(column) not in budget.limits]
     title = f"{recommendation.search_id}: {budget}"
-    table = new_table(title, "layers", "removed", *columns, "", expendable=expendable)
+    table = new_table(title, recommendation.space.plural, "removed", *columns, "", expendable=expendable)
     dense_cells = dict.fromkeys(columns, "") | _dense_gains(recommendation)
     if has_speeds:
         dense_cells["speed (× dense)"] = "1.00"

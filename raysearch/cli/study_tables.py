@@ -96,7 +96,7 @@ def study_table(results: StudyResult) -> Table:
             outcome = cell.outcome
             over = added(outcome.loss - outcome.dense_loss, outcome.delta_error)
             stopped = " (budget spent)" if cell.state == "stopped" else ""
-            mask = marked(Mask(outcome.removed), results.refused.get(cell.model, {}))
+            mask = marked(outcome.mask, results.refused.get(cell.model, {}))
             outcome_cells = over, f"{mask}{stopped}", f"{outcome.evaluations:,}"
         section = cell.model, cell.calibration, cell.remove
         rows.append((section, (calibration, str(cell.remove), searcher, *outcome_cells, cell.search_id)))
@@ -125,7 +125,7 @@ def assessed_table(results: StudyResult) -> Table | None:
         rows.append(("", (name, "{}", *numbers(results.dense.get(model, {})))))
     for cell in sorted(results.cells, key=lambda cell: (cell.model, cell.remove, cell.calibration)):
         if cell.outcome is not None and cell.outcome.assessed:
-            mask = marked(Mask(cell.outcome.removed), results.refused.get(cell.model, {}))
+            mask = marked(cell.outcome.mask, results.refused.get(cell.model, {}))
             rows.append((f"{cell.model} {cell.remove}", (cell.search_id, mask, *numbers(cell.outcome.assessed))))
     add_sections(table, rows)
     return table
@@ -228,7 +228,7 @@ def _notes(assessment: SearchAssessment) -> list[str]:
         notes.append(f"{title}: {detail['machine']}{threads}; memory by {detail['memory_source']}")
     other_masks = {detail["measured_on"] for detail in measurements.values()} - {str(assessment.mask)}
     for mask in other_masks:
-        n_layers = count(len(assessment.mask), "layer")
+        n_layers = count(len(assessment.mask.layers), "layer")
         notes.append(f"Speed was measured on another mask of {n_layers}, {mask}: all layers have the same size.")
     return [
         *notes,

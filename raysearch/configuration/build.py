@@ -151,6 +151,11 @@ def _evaluation_spec(config: EvaluationConfig) -> EvaluationSpec:
     return EvaluationSpec(model, [calibration], config.cluster, config.ledger_file)
 
 
+def _with_halves(evaluation: EvaluationSpec) -> EvaluationSpec:
+    """Return an evaluation of masks that may have halves of layers."""
+    return dataclasses.replace(evaluation, model=dataclasses.replace(evaluation.model, halves=True))
+
+
 def _search_spec(config: RecordedSearchConfig, values: Mapping[str, Any]) -> SearchSpec:
     """Build a search.
 
@@ -159,6 +164,8 @@ def _search_spec(config: RecordedSearchConfig, values: Mapping[str, Any]) -> Sea
         values: The same configuration as plain values, for the record.
     """
     evaluation = _evaluation_spec(config)
+    if config.space.needs_halves:
+        evaluation = _with_halves(evaluation)
     if config.screening.stages:
         evaluation = dataclasses.replace(evaluation, screening=config.screening)
     # The record holds the dtype that this machine chose for `auto`: the search must resume with it on any machine.
@@ -175,6 +182,7 @@ def _search_spec(config: RecordedSearchConfig, values: Mapping[str, Any]) -> Sea
         config.speed,
         config.serve,
         target=config.target,
+        space=config.space,
     )
 
 
@@ -199,7 +207,8 @@ def score_spec(overrides: Sequence[Override], config_dir: PathLike | None = None
         The evaluation, and the masks in the order of ``masks``.
     """
     config = _read(ScoreConfig, compose_leniently("score", overrides, config_dir))
-    return _evaluation_spec(config), config.masks
+    evaluation = _evaluation_spec(config)
+    return (_with_halves(evaluation) if any(mask.halves for mask in config.masks) else evaluation), config.masks
 
 
 def evaluation_spec(

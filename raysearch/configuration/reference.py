@@ -54,7 +54,9 @@ _TYPES = {
 _MOST_FILES = 4
 #: The types of keys whose values are not those of their fields.
 _TYPES_OF_KEYS = {
-    "masks": "list of lists of integers",
+    "masks": "list of lists of layers, and of halves such as `17a`",
+    "protect": "list of layers, and of halves such as `17a`",
+    "space": "a name",
     "model.cache": "true or false",
     "target": "a name, or a list of names, or null",
     **dict.fromkeys(("budget.loss", "budget.speedup", "budget.latency_ms"), "number or null"),

@@ -24,9 +24,10 @@ from raysearch.calibration.rows import Rows
 from raysearch.checkpoints.runtimes import RUNTIMES
 from raysearch.cluster.options import ClusterOptions
 from raysearch.configuration.parts import build_data, build_objective, build_searcher
-from raysearch.core.mask import Mask
+from raysearch.core.mask import Half, Mask
 from raysearch.core.options import Options
 from raysearch.core.problem import AUTO, sizes_of
+from raysearch.core.space import LAYERS, SPACES, Space
 from raysearch.core.validation import SECTION, UserPath, built_by, checked, validated
 from raysearch.errors import Mistakes, UserError, within
 from raysearch.evaluation.screening import Screening
@@ -153,6 +154,30 @@ def _read_remove(value: Any) -> int | str:
     return remove
 
 
+def _read_parts(key: str, value: Any) -> list[int | str]:
+    """Return a list of layers, and of halves such as ``17a``."""
+    parts = value if isinstance(value, list) else [value]
+    layers = iter(checked(list[int], key, [part for part in parts if not isinstance(part, str)]))
+    for part in parts:
+        if isinstance(part, str) and not Half.is_text(part):
+            raise UserError(
+                f"{key}={as_typed(value)} has {part}, which is neither a layer nor a half; write 17 for layer 17, 17a "
+                "for its attention, and 17m for its MLP"
+            )
+    return [part if isinstance(part, str) else next(layers) for part in parts]
+
+
+def _read_protect(value: Any) -> list[int | str]:
+    return _read_parts("protect", value)
+
+
+def _read_space(value: Any) -> Space:
+    name = as_typed(value)
+    if name not in SPACES:
+        raise UserError(f"space={name} is unknown; {did_you_mean(name, SPACES)}")
+    return SPACES[name]
+
+
 def _read_target(value: Any) -> tuple[str, ...]:
     """Return the names of runtimes, each once; the value is a name, a list of names, or None for none."""
     names = value if isinstance(value, list) else [] if value is None else [value]
@@ -170,7 +195,7 @@ def _read_budget(limits: Mapping[str, Any]) -> Budget | None:
 
 
 def _read_masks(value: Any) -> list[Mask]:
-    masks = [Mask.of(*layers) for layers in checked(list[list[int]], "masks", value)]
+    masks = [Mask.of(*_read_parts("masks", parts)) for parts in checked(list[list[Any]], "masks", value)]
     if not masks:
         raise UserError("masks=[] names no mask; give a list of lists, such as masks=[[3],[3,5],[]]")
     return masks
@@ -291,7 +316,8 @@ class RecordedSearchConfig(EvaluationConfig):
         searcher: The searcher.
         screening: When the evaluation of a mask stops early.
         remove: The number of layers to remove, a range such as ``"1..9"``, or ``"auto"``.
-        protect: Layers that are never removed; negative indices count from the end.
+        protect: Layers, and halves such as ``"17a"``, that are never removed; negative layers count from the end.
+        space: What can be removed.
         target: The names of the runtimes that are to run the result; empty for any.
         budget: The limits of ``remove="auto"``; None if none is set.
         speed: How the speeds of a search by budget are measured.
@@ -301,11 +327,12 @@ class RecordedSearchConfig(EvaluationConfig):
     searcher: Annotated[Searcher, built_by(build_searcher)]
     screening: Annotated[Screening, SECTION]
     remove: Annotated[int | str, built_by(_read_remove)]
-    protect: list[int]
+    protect: Annotated[list[int | str], built_by(_read_protect)]
     budget: Annotated[Budget | None, built_by(_read_budget)]
     speed: Annotated[SearchSpeedOptions, SECTION]
     serve: Annotated[ServeOptions, SECTION]
     target: Annotated[tuple[str, ...], built_by(_read_target)] = ()
+    space: Annotated[Space, built_by(_read_space)] = LAYERS
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -23,13 +23,13 @@ class KvCache:
     n_sequences: int
 
     def size_without(self, mask: Mask, sites: Sites) -> int:
-        """Return the bytes of the cache of a pruned model.
+        """Return the bytes of the cache of a pruned model. The cache of a layer goes with its attention.
 
         Args:
-            mask: The removed sites; the empty mask for the dense model.
-            sites: The sites of the dense model.
+            mask: The removed layers and halves; the empty mask for the dense model.
+            sites: The layers of the dense model.
 
         Returns:
             The size in bytes.
         """
-        return sum(self.layer_bytes[layer] for layer in sites.kept_layers(mask))
+        return sum(self.layer_bytes[run.layer] for run in sites.runs(mask) if run.part != "mlp")

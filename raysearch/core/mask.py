@@ -18,7 +18,7 @@ from __future__ import annotations
 import itertools
 import operator
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple, Self
 
@@ -27,6 +27,7 @@ from raysearch.errors import UserError
 #: The name of a half.
 Part = Literal["attention", "mlp"]
 PARTS: tuple[Part, ...] = ("attention", "mlp")  #: in the order in which a layer runs them
+OTHER_PART: Mapping[Part, Part] = {"attention": "mlp", "mlp": "attention"}
 
 _HALF = re.compile(r"([0-9]{1,9})([am])")
 _TEXT = re.compile(r"\{\s*(\d+[am]?(\s*,\s*\d+[am]?)*)?\s*\}")
@@ -48,10 +49,15 @@ class Half(NamedTuple):
         match = _HALF.fullmatch(text.strip())
         if match is None:
             raise UserError(
-                f"{text!r} is not a half of a layer; write 17a for the attention of layer 17, 17m for its MLP"
+                f"{text!r} is not a half of a layer; write 17a for the attention of layer 17, or 17m for its MLP"
             )
         number, letter = match.groups()
         return cls(int(number), "attention" if letter == "a" else "mlp")
+
+    @staticmethod
+    def is_text(text: str) -> bool:
+        """Return whether a text is a half."""
+        return _HALF.fullmatch(text.strip()) is not None
 
     def __str__(self) -> str:
         return f"{self.layer}{self.part[0]}"
@@ -68,7 +74,7 @@ class Half(NamedTuple):
         return cls(layer, PARTS[part])
 
 
-@dataclass(frozen=True, order=True, slots=True)
+@dataclass(frozen=True, order=True, slots=True, repr=False)
 class Mask:
     """A set of removed parts: frozen, hashable, and ordered by its whole layers, then by its single halves.
 
@@ -98,14 +104,17 @@ class Mask:
     @classmethod
     def of(cls, *parts: int | str | Half) -> Self:
         """Return the mask that removes layers, such as 17, and halves, such as ``17a``, given in any order."""
-        halves = [
-            Half.parse(part) if isinstance(part, str) else part for part in parts if isinstance(part, (str, Half))
-        ]
-        # `index` turns NumPy's integers into Python's.
-        layers = sorted(operator.index(part) for part in parts if not isinstance(part, (str, Half)))
-        if not halves:
-            return cls(tuple(layers))
-        return cls.of_halves([*halves, *(Half(layer, part) for layer in layers for part in PARTS)])
+        halves: list[Half] = []
+        layers: list[int] = []
+        for part in parts:
+            if isinstance(part, str):
+                halves.append(Half.parse(part))
+            elif isinstance(part, Half):
+                halves.append(part)
+            else:
+                layers.append(operator.index(part))  # a Python integer for one of NumPy
+        whole = cls(tuple(sorted(layers)))
+        return cls.of_halves([*whole.all_halves, *halves]) if halves else whole
 
     @classmethod
     def of_halves(cls, halves: Iterable[Half]) -> Self:
@@ -124,8 +133,8 @@ class Mask:
         """
         if not _TEXT.fullmatch(text.strip()):
             raise UserError(
-                f"mask={text!r} is not a set of layers; write it as {{21,22,25}}, with halves as {{21,22a,25m}}, or {{}} "
-                "for none"
+                f"mask={text!r} is not a set of layers; write it as {{21,22,25}}, with halves as {{21,22a,25m}}, or "
+                "{} for none"
             )
         parts = re.findall(r"\d+[am]?", text)
         return cls.of(*(int(part) if part.isdecimal() else part for part in parts))
@@ -143,8 +152,9 @@ class Mask:
     @property
     def parts(self) -> list[int | str]:
         """The removed layers, and the names of the removed halves of other layers, in the order of the model."""
-        parts = [*((layer, layer) for layer in self.layers), *((half.layer, str(half)) for half in self.halves)]
-        return [part for _, part in sorted(parts, key=operator.itemgetter(0))]
+        names: dict[int, int | str] = {layer: layer for layer in self.layers}
+        names.update({half.layer: str(half) for half in self.halves})
+        return [names[layer] for layer in sorted(names)]
 
     @property
     def all_halves(self) -> tuple[Half, ...]:
@@ -170,8 +180,15 @@ class Mask:
         """Return whether the mask removes all that another mask removes."""
         return {*other.all_halves} <= {*self.all_halves}
 
+    def without(self, other: Mask) -> Mask:
+        """Return the mask of what this mask removes and another does not."""
+        return Mask.of_halves({*self.all_halves} - {*other.all_halves})
+
     def __str__(self) -> str:
         return "{" + ",".join(map(str, self.parts)) + "}"
+
+    def __repr__(self) -> str:
+        return f"Mask({self})"
 
     def __contains__(self, layer: object) -> bool:
         return layer in self.layers

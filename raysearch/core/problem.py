@@ -110,13 +110,13 @@ class Problem:
         sites = space.select(layers)
         if limits.group > 1:
             sites = sites.in_groups(limits.group)
-        protected = sites.with_halves(halves) | sites.in_layers(limits.protected)
+        protected = sites.with_halves([*halves, *limits.protected_halves]) | sites.in_layers(limits.protected)
         if limits.group > 1 and n_layers % limits.group:
             protected |= {len(sites) - 1}  # the layers after the last whole group
         problem = cls(sites, 1, protected, space)
-        total = len({half for site in sites for half in site.halves}) // space.n_halves
+        total = space.total(layers)
         most = min(problem.most_disjoint(problem.free) * limits.group, total - 1)
-        possible = [size for size in range(limits.group, most + 1, limits.group)]
+        possible = list(range(limits.group, most + 1, limits.group))
         if space.keeps_blocks:
             possible = [size for size in possible if n_layers - size not in limits.refused_depths]
         if not possible:
@@ -141,7 +141,7 @@ class Problem:
 
     @property
     def noun(self) -> str:
-        """The name of a site in a sentence: ``layer``, ``group`` if the sites are groups of layers, ``pair`` …"""
+        """The name of a site in a sentence: ``layer``, ``pair`` …, or ``group`` if the sites are groups of layers."""
         return "group" if self.space is LAYERS and not self.sites.are_layers else self.space.noun
 
     @property

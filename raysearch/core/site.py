@@ -14,17 +14,18 @@ model.
     >>> layers.text(mask)
     '{0,2} of 3 layers (0-based)'
     >>> layers.in_groups(2).mask_of(Mask.of(0))
-    Mask(layers=(0, 1), halves=())
+    Mask({0,1})
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import pairwise
 from typing import NamedTuple, overload
 
-from raysearch.core.mask import PARTS, Half, Mask, Part
+from raysearch.core.mask import OTHER_PART, PARTS, Half, Mask, Part
 
 
 @dataclass(frozen=True)
@@ -82,6 +83,22 @@ class Run(NamedTuple):
 
     layer: int
     part: Part | None = None  #: the half; None for the whole layer
+
+    @classmethod
+    def of(cls, layer: int, mask: Mask) -> Run | None:
+        """Return what a forward runs of a layer.
+
+        Args:
+            layer: The layer, 0-based.
+            mask: The removed layers and halves.
+
+        Returns:
+            The layer or its half that stays; None if the mask removes the layer.
+        """
+        if layer in mask.layers:
+            return None
+        removed_part = next((half.part for half in mask.halves if half.layer == layer), None)
+        return cls(layer, None if removed_part is None else OTHER_PART[removed_part])
 
 
 class Block(NamedTuple):
@@ -158,7 +175,8 @@ class Sites(Sequence[Site]):
         return len(self.sites)
 
     def __repr__(self) -> str:
-        return f"Sites({', '.join(site.label for site in self)} of {self.n_layers} layers)"
+        sites = "" if self.are_layers else f"{', '.join(site.label for site in self)} of "
+        return f"Sites({sites}{self.n_layers} layers)"
 
     @property
     def layers(self) -> Sites:
@@ -226,7 +244,7 @@ class Sites(Sequence[Site]):
         """By site, the site of the next halves: consecutive layers, or the next pair without a common half."""
         first_halves = {site.halves[0]: index for index, site in reversed([*enumerate(self)])}
         halves = sorted({half for site in self for half in site.halves})
-        following = dict(zip(halves, halves[1:], strict=False))
+        following = dict(pairwise(halves))
         next_halves = (following.get(site.halves[-1]) for site in self)
         return tuple(None if half is None else first_halves.get(half) for half in next_halves)
 
@@ -235,7 +253,7 @@ class Sites(Sequence[Site]):
         return mask if self.are_layers else Mask.of_halves(half for index in mask for half in self[index].halves)
 
     def indices_of(self, mask: Mask) -> Mask | None:
-        """Return the mask of these sites for a mask of the model; None if no disjoint sites have its halves together."""
+        """Return the mask of these sites for a mask of the model; None if no disjoint sites have just its halves."""
         if self.are_layers:
             return None if mask.halves else mask
         removed = {*mask.all_halves}
@@ -267,12 +285,8 @@ class Sites(Sequence[Site]):
 
     def runs(self, mask: Mask) -> Iterator[Run]:
         """Yield what a forward runs: the layers that stay, and the halves whose layer does not stay as a whole."""
-        part_of_layer: Mapping[int, Part] = {half.layer: half.part for half in mask.halves}
-        for layer in range(self.n_layers):
-            if layer in part_of_layer:
-                yield Run(layer, "mlp" if part_of_layer[layer] == "attention" else "attention")
-            elif layer not in mask:
-                yield Run(layer)
+        runs = (Run.of(layer, mask) for layer in range(self.n_layers))
+        return (run for run in runs if run is not None)
 
     def run_cost(self, run: Run) -> float:
         """Return the cost of a step of a forward, in layer-forwards."""
@@ -300,10 +314,8 @@ class Sites(Sequence[Site]):
 
     def removed_sites(self, mask: Mask) -> list[Site]:
         """Return the layers, and the halves of other layers, that a mask removes."""
-        return [
-            *(self.layers.sites[layer] for layer in mask.layers),
-            *(self.parts[half.position] for half in mask.halves),
-        ]
+        layers = [self.layers.sites[layer] for layer in mask.layers]
+        return layers + [self.parts[half.position] for half in mask.halves]
 
     def parameters(self, mask: Mask) -> int:
         """Return the number of parameters that a mask removes."""
@@ -325,10 +337,27 @@ class Sites(Sequence[Site]):
         return sites_of_kind
 
     def of_same_speed(self, mask: Mask) -> Mask:
-        """Return the mask that stands for all masks of the same speed: of as many sites of each kind, the last ones."""
+        """Return the mask that stands for all masks of the same speed: of as many sites of each kind, the last ones.
+
+        If a mask of the model has halves, the sites are the halves. So the mask of a shifted pair is as fast as that of
+        a layer: without either, the model has a block less.
+        """
+        if mask.halves:
+            halves_of_kind = self._halves_by_kind(part.halves[0] for part in self.parts)
+            n_halves_of_kind = {kind: len(halves) for kind, halves in self._halves_by_kind(mask.all_halves).items()}
+            return Mask.of_halves(
+                half for kind, number in n_halves_of_kind.items() for half in halves_of_kind[kind][-number:]
+            )
         sites_of_kind = self.by_kind(range(len(self)))
         n_of_kind = {kind: len(indices) for kind, indices in self.by_kind(mask).items()}
         return Mask.of(*(index for kind, number in n_of_kind.items() for index in sites_of_kind[kind][-number:]))
+
+    def _halves_by_kind(self, halves: Iterable[Half]) -> dict[int, list[Half]]:
+        """Return halves by the kind of their sites, in the given order."""
+        halves_of_kind: dict[int, list[Half]] = {}
+        for half in halves:
+            halves_of_kind.setdefault(self.parts[half.position].kind, []).append(half)
+        return halves_of_kind
 
     def text(self, mask: Mask) -> str:
         """Return a mask with the number of all layers: ``{3,5} of 30 layers (0-based)``."""

@@ -15,13 +15,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import Any
 
 from raysearch.core.mask import Mask
 from raysearch.core.site import Site, Sites
 from raysearch.text.numbers import count
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Space:
     """The sites that the masks of a search remove.
 
@@ -43,9 +44,30 @@ class Space:
     keeps_blocks: bool = False
     needs_halves: bool = True
 
+    @classmethod
+    def __get_pydantic_core_schema__(cls, source: Any, handler: Any) -> Any:
+        """Return the schema by which pydantic reads and writes a space as its name."""
+        from pydantic_core import core_schema
+
+        return core_schema.no_info_plain_validator_function(
+            lambda value: value if isinstance(value, cls) else SPACES[value],
+            serialization=core_schema.plain_serializer_function_ser_schema(lambda space: space.name),
+        )
+
+    def __reduce__(self) -> tuple[Callable[[str], Space], tuple[str]]:
+        """Let pickles have the name alone, so that a space stays the same object."""
+        return SPACES.__getitem__, (self.name,)
+
+    def __repr__(self) -> str:
+        return f"Space({self.name})"
+
     def size_of(self, mask: Mask) -> int:
         """Return the size of a mask, as ``remove=`` counts it."""
         return mask.n_halves // self.n_halves
+
+    def total(self, layers: Sites) -> int:
+        """Return how much of a model the space has, as ``remove=`` counts it."""
+        return len({half for site in self.select(layers) for half in site.halves}) // self.n_halves
 
     def count(self, number: int) -> str:
         """Return a number of what ``remove=`` counts, for a sentence: ``5 layers``."""

@@ -1,4 +1,4 @@
-"""A trial: a mask as one search saw it. Also the best trials of each size, and whether the costs of layers add up."""
+"""A trial: a mask as one search saw it. Also the best trials of each size, and whether the costs of sites add up."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ from operator import attrgetter
 
 from raysearch.core.mask import Mask
 from raysearch.core.screened import Screened
+from raysearch.core.site import Sites
+from raysearch.core.space import LAYERS, Space
 
 
 @dataclass(frozen=True)
@@ -42,30 +44,31 @@ def ranked(trials: Iterable[Trial]) -> list[Trial]:
     return sorted((trial for trial in trials if trial.loss is not None), key=attrgetter("loss", "mask", "index"))
 
 
-def best_by_size(trials: Iterable[Trial], at_most: int) -> tuple[Trial, ...]:
-    """Return the best trial of each number of removed layers, ascending.
+def best_by_size(trials: Iterable[Trial], at_most: int, space: Space = LAYERS) -> tuple[Trial, ...]:
+    """Return the best trial of each size of masks, ascending.
 
     Args:
         trials: The trials.
-        at_most: The largest number of layers; the smallest is 1.
+        at_most: The largest size; the smallest is 1.
+        space: What sizes count: layers, pairs, halves.
 
     Returns:
-        The trials. A number without an evaluated mask has none.
+        The trials. A size without an evaluated mask has none.
     """
     best: dict[int, Trial] = {}
     for trial in ranked(trials):
-        best.setdefault(len(trial.mask), trial)
+        best.setdefault(space.size_of(trial.mask), trial)
     return tuple(best[size] for size in sorted(best) if 1 <= size <= at_most)
 
 
 @dataclass(frozen=True)
 class JointRemoval:
-    """The cost of a mask of several layers, and the sum of the costs of its layers.
+    """The cost of a mask of several sites, and the sum of the costs of its sites.
 
     Args:
-        size: The number of layers.
+        size: The size of the mask, as ``remove=`` counts it.
         delta: The loss of the mask minus the dense model's.
-        summed: The sum, over its layers, of the loss without that layer alone minus the dense model's.
+        summed: The sum, over its sites, of the loss without that site alone minus the dense model's.
     """
 
     size: int
@@ -73,23 +76,25 @@ class JointRemoval:
     summed: float
 
 
-def joint_removals(trials: Iterable[Trial], group: int = 1) -> list[JointRemoval]:
-    """Return every mask of two or more layers whose layers were also scored alone, in the order of the trials.
+def joint_removals(trials: Iterable[Trial], sites: Sites, space: Space = LAYERS) -> list[JointRemoval]:
+    """Return every mask of two or more sites whose sites were also scored alone, in the order of the trials.
 
     Source: Kim et al. 2026 (arXiv 2604.24938), section 3.3: Delta(S) = L(S) - L(dense), and in general the Delta of a
     union is not the sum of its parts' Deltas.
 
     Args:
         trials: The trials of a search.
-        group: The number of layers that can only be removed together; groups then take the place of layers.
+        sites: The sites of the search: layers, groups of layers, or those of another space.
+        space: The space of the search.
 
     Returns:
-        The cost of each such mask, and the sum of the costs of its layers.
+        The cost of each such mask, and the sum of the costs of its sites.
     """
     deltas = {trial.mask: trial.delta for trial in trials if trial.delta is not None}
-    deltas_alone = {mask.layers[0]: delta for mask, delta in deltas.items() if len(mask) == group}
+    indices_of = {mask: indices for mask in deltas if (indices := sites.indices_of(mask)) is not None}
+    deltas_alone = {indices.layers[0]: deltas[mask] for mask, indices in indices_of.items() if len(indices) == 1}
     return [
-        JointRemoval(len(mask), delta, sum(deltas_alone[layer] for layer in mask.layers[::group]))
-        for mask, delta in deltas.items()
-        if len(mask) > group and all(layer in deltas_alone for layer in mask.layers[::group])
+        JointRemoval(space.size_of(mask), deltas[mask], sum(deltas_alone[index] for index in indices))
+        for mask, indices in indices_of.items()
+        if len(indices) > 1 and all(index in deltas_alone for index in indices)
     ]

@@ -26,7 +26,7 @@ def plan_of(objective: StateObjective, masks: Iterable[Mask], sites: Sites) -> P
     Args:
         objective: The objective. If it compares with the dense model, the plan scores the dense model first.
         masks: The masks to score.
-        sites: The sites of the dense model.
+        sites: The layers of the dense model.
 
     Returns:
         The steps of the walk on one shard.
@@ -40,10 +40,10 @@ def passes(objective: Objective, masks: Sequence[Mask], sites: Sites) -> tuple[f
     Args:
         objective: The objective. If the model generates, masks share no prefix.
         masks: The masks to score.
-        sites: The sites of the dense model.
+        sites: The layers of the dense model.
 
     Returns:
-        The layer-forwards, a fraction if sites cost less than a layer; and the head-forwards.
+        The layer-forwards, a fraction if a mask has halves; and the head-forwards.
     """
     if isinstance(objective, StateObjective):
         return plan_of(objective, masks, sites).layer_forwards, objective.heads * len(masks)
@@ -56,7 +56,7 @@ def whole_passes(objectives: Sequence[Objective], masks: Sequence[Mask], sites: 
     Args:
         objectives: The objectives to compare.
         masks: The masks to score.
-        sites: The sites of the dense model.
+        sites: The layers of the dense model.
 
     Returns:
         The layer-forwards of the masks on one shard, divided by those of the dense model.
@@ -137,7 +137,7 @@ def planned_passes(units: Iterable[Unit], calibrations: Sequence[Calibration], s
     Args:
         units: The units.
         calibrations: All calibrations of the search.
-        sites: The sites of the dense model.
+        sites: The layers of the dense model.
 
     Returns:
         The layer-forwards and the head-forwards, each of all samples.
@@ -183,7 +183,7 @@ def layer_forwards(calibrations: Sequence[Calibration], subjects: Iterable[Subje
     Args:
         calibrations: All calibrations of the search; each is counted once.
         subjects: Masks, and statistics of the dense model.
-        sites: The sites of the dense model.
+        sites: The layers of the dense model.
 
     Returns:
         The layer-forwards of all samples.

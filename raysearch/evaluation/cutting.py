@@ -28,7 +28,7 @@ def cut(unit: MaskUnit, replicas: float, sites: Sites, head_cost: float = 1.0) -
     Args:
         unit: The unit.
         replicas: How many replicas share the unit: 1.5 if three replicas share two units.
-        sites: The sites of the dense model.
+        sites: The layers of the dense model, with their halves if a mask has halves.
         head_cost: The cost of a mask in addition to its layers, in layer-forwards.
 
     Returns:
@@ -55,24 +55,25 @@ def cut(unit: MaskUnit, replicas: float, sites: Sites, head_cost: float = 1.0) -
 
 
 def walk_order(masks: Sequence[Mask], sites: Sites) -> tuple[Mask, ...]:
-    """Sort masks in the order of a walk of their trie that skips a site before it runs it: {0,1}, {0}, {1}, {}.
+    """Sort masks in the order of a walk of their trie that skips what it can before it runs it: {0,1}, {0}, {1}, {}.
 
     Args:
         masks: The masks.
-        sites: The sites of the dense model.
+        sites: The layers of the dense model, with their halves if a mask has halves.
 
     Returns:
         The masks, sorted.
     """
-    return tuple(sorted(masks, key=lambda mask: (*mask, len(sites))))
+    n_halves = 2 * sites.n_layers
+    return tuple(sorted(masks, key=lambda mask: (*(half.position for half in mask.all_halves), n_halves)))
 
 
 def own_costs(masks: Sequence[Mask], sites: Sites) -> list[float]:
-    """Return the cost of the sites that each mask runs and that the mask before it does not share, in layer-forwards.
+    """Return the cost of what each mask runs and does not share with the mask before it, in layer-forwards.
 
     Args:
         masks: Masks in `walk_order`.
-        sites: The sites of the dense model.
+        sites: The layers of the dense model, with their halves if a mask has halves.
 
     Returns:
         The cost of each mask, in layer-forwards of one shard.
@@ -82,9 +83,10 @@ def own_costs(masks: Sequence[Mask], sites: Sites) -> list[float]:
 
 
 def _shared_cost(mask: Mask, other_mask: Mask, sites: Sites) -> float:
-    """Return the cost of the sites that two masks run on the same states: before the first that only one removes."""
-    first_difference = min({*mask} ^ {*other_mask}, default=len(sites))
-    return sum(sites[site].cost for site in sites.remaining(mask) if site < first_difference)
+    """Return the cost of what two masks run on the same states: before the first layer that they run differently."""
+    differences = {*mask.all_halves} ^ {*other_mask.all_halves}
+    first_difference = min((half.layer for half in differences), default=sites.n_layers)
+    return sum(sites.run_cost(run) for run in sites.runs(mask) if run.layer < first_difference)
 
 
 @dataclass(frozen=True)

@@ -74,12 +74,13 @@ class Evaluator:
 
     Args:
         calibrations: The calibrations on which masks are evaluated.
-        sites: The sites of the model.
+        sites: The layers of the model, with their halves if a mask has halves.
         ledger: The store of earlier evaluations; new ones are written to it before they are used.
         make_pool: Returns the pool; called when something must be computed for the first time.
         weighting: Combines the losses on several calibrations into one; None to use the loss on the first.
         head_cost: The cost of the head, in layer-forwards (`raysearch.evaluation.costs.head_cost`); it guides cuts.
         screening: When the evaluation of a mask stops early; None to evaluate all masks in full.
+        removable: The sites that masks remove, by which screening predicts losses; None for the layers.
         on_progress: Called whenever something has been computed.
         owns_pool: Whether the pool is closed with this evaluator.
         meter: Counts what this evaluator computes.
@@ -92,6 +93,7 @@ class Evaluator:
     weighting: WeightedObjective | None = None
     head_cost: float = 1.0
     screening: Screening | None = None
+    removable: Sites | None = None
     on_progress: Callable[[Progress], None] = lambda progress: None
     owns_pool: bool = True
     meter: Meter = field(default_factory=Meter)
@@ -102,7 +104,9 @@ class Evaluator:
         self._by_fingerprint = {calibration.fingerprint: calibration for calibration in self.calibrations}
         self._weighting = self.weighting or WeightedObjective((1.0,), "none")  # the loss on the first calibration
         self._references = sorted(self._weighting.references(self.sites))  # evaluated with every round
-        self._screener = None if self.screening is None else Screener(self.screening, self.calibrations)
+        self._screener: Screener | None = None
+        if self.screening is not None:
+            self._screener = Screener(self.screening, self.calibrations, self.removable or self.sites)
         self._all_shards = self._screener.stages[-1] if self._screener else shards_of(self.calibrations, Mask())
         self._stage = 0
         self._stats = PoolStats()

@@ -1,15 +1,20 @@
 """Plans the cheapest exact method to run a round of masks: the prefix plan.
 
-The hidden state after site i depends only on the sites kept up to i, so masks that agree up to i share that state. A
-round's masks form a trie over their sites; walking it depth first runs each shared prefix once and holds one hidden
+The hidden state after layer i depends only on what is kept up to layer i, so masks that agree up to i share that state.
+A round's masks form a trie over their layers; walking it depth first runs each shared prefix once and holds one hidden
 state per branch point:
 
     masks {1} {2} of three layers          steps
     0 ─┬─ 1 ────── score {2}               run 0 · hold · run 2 · score {1} · restore · run 1 · score {2}
        └────── 2 ─ score {1}               3 layer-forwards instead of 4
 
-The plan is pure data: it gives its own cost before anything runs. Of the two sides of a branch, the side that holds
-fewer states runs first, so a plan of all single layers and pairs of layers holds only a few states at once.
+A mask may keep one half of a layer. So up to four sides meet at a layer: masks that remove it, that keep its attention,
+that keep its MLP, and that keep all of it. A layer that stays is always run as a whole, never as one half and then the
+other. So a loss has the same bits in every round, even if the layers are compiled. The attention is then run again for
+the masks that keep it alone, which is little compared with the layers after it.
+
+The plan is pure data: it gives its own cost before anything runs. Of the sides of a branch, the side that holds the
+most states runs last, so a plan of all single layers and pairs of layers holds only a few states at once.
 """
 
 from __future__ import annotations
@@ -19,14 +24,14 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import NamedTuple
 
-from raysearch.core.mask import Mask
-from raysearch.core.site import Sites
+from raysearch.core.mask import Mask, Part
+from raysearch.core.site import Run, Sites
 
 
 class Op(Enum):
     """The kinds of steps. Each works on the current hidden state."""
 
-    RUN = "run"  #: replace the state by the output of site `index`
+    RUN = "run"  #: replace the state by the output of layer `index`, or of a half of it
     HOLD = "hold"  #: push a copy of the state on the stack
     RESTORE = "restore"  #: replace the state by the top of the stack, which is removed
     SCORE = "score"  #: the state is final: the objective computes the loss of mask `index` from it
@@ -38,11 +43,18 @@ class Step:
 
     Args:
         op: The kind of the step.
-        index: The site for RUN, the position in `PrefixPlan.masks` for SCORE, else -1.
+        index: The layer for RUN, the position in `PrefixPlan.masks` for SCORE, else -1.
+        part: The half of the layer for RUN; None for the whole layer.
     """
 
     op: Op
     index: int = -1
+    part: Part | None = None
+
+    @property
+    def run(self) -> Run:
+        """What a RUN runs."""
+        return Run(self.index, self.part)
 
 
 @dataclass(frozen=True)
@@ -53,7 +65,7 @@ class PrefixPlan:
         masks: Each mask once, in mask order.
         steps: The steps, in order.
         peak_held: The most hidden states held at once, in addition to the current one.
-        layer_forwards: The cost of the sites that run on the shard; a site that runs twice counts twice.
+        layer_forwards: The cost of the layers and halves that run on the shard; what runs twice counts twice.
     """
 
     masks: tuple[Mask, ...]
@@ -67,20 +79,20 @@ def naive_layer_forwards(masks: Iterable[Mask], sites: Sites) -> float:
 
     Args:
         masks: The masks.
-        sites: The sites of the dense model.
+        sites: The layers of the dense model.
 
     Returns:
-        The sum over the masks of the cost of the remaining sites.
+        The sum over the masks of the cost of what remains.
     """
     return sum(sites.remaining_cost(mask) for mask in masks)
 
 
 def plan_prefixes(masks: Iterable[Mask], sites: Sites, dense_first: bool = False) -> PrefixPlan:
-    """Plan the depth-first walk over the trie of the masks' kept sites.
+    """Plan the depth-first walk over the trie of what the masks keep.
 
     Args:
         masks: The masks of a round, in any order; a repeated mask is planned once.
-        sites: The sites of the dense model.
+        sites: The layers of the dense model, with their halves if a mask has halves.
         dense_first: Whether the dense model is scored too, before all masks; this holds up to N additional states.
 
     Returns:
@@ -91,8 +103,8 @@ def plan_prefixes(masks: Iterable[Mask], sites: Sites, dense_first: bool = False
     if dense_first:
         different.add(Mask())
     ordered = tuple(sorted(different))
-    walk = _walk(ordered, range(len(ordered)), 0, len(sites), dense_first)
-    cost = sum(sites[step.index].cost for step in walk.steps if step.op is Op.RUN)
+    walk = _walk(ordered, range(len(ordered)), 0, sites.n_layers, dense_first)
+    cost = sum(sites.run_cost(step.run) for step in walk.steps if step.op is Op.RUN)
     return PrefixPlan(ordered, tuple(walk.steps), walk.peak_held, cost)
 
 
@@ -103,24 +115,36 @@ class _Walk(NamedTuple):
     peak_held: int
 
 
-def _walk(masks: Sequence[Mask], group: Sequence[int], site: int, n_sites: int, dense_first: bool) -> _Walk:
-    """Return the steps for the masks with the indices `group`, which agree on all sites before `site`."""
+def _walk(masks: Sequence[Mask], group: Sequence[int], layer: int, n_layers: int, dense_first: bool) -> _Walk:
+    """Return the steps for the masks with the indices `group`, which agree on all layers before `layer`."""
     steps: list[Step] = []
-    while site < n_sites and group:
-        removing = [index for index in group if site in masks[index]]
-        keeping = [index for index in group if site not in masks[index]]
-        if removing and keeping:
-            skip = _walk(masks, removing, site + 1, n_sites, dense_first)
-            run = _walk(masks, keeping, site + 1, n_sites, dense_first)
-            run.steps.insert(0, Step(Op.RUN, site))
-            leads_to_dense = dense_first and not masks[keeping[0]]  # the empty mask is first in mask order
-            if leads_to_dense or skip.peak_held > run.peak_held:
-                first, second = run, skip
-            else:
-                first, second = skip, run
-            peak_held = max(first.peak_held + 1, second.peak_held)
-            return _Walk([*steps, Step(Op.HOLD), *first.steps, Step(Op.RESTORE), *second.steps], peak_held)
-        if keeping:
-            steps.append(Step(Op.RUN, site))
-        site += 1
+    while layer < n_layers and group:
+        groups: dict[Run | None, list[int]] = {}
+        for index in group:
+            groups.setdefault(Run.of(layer, masks[index]), []).append(index)
+        layer += 1
+        if len(groups) == 1:
+            steps += [_step(run) for run in groups if run is not None]
+            continue
+        sides = []
+        for run in sorted(groups, key=_place):
+            side = _walk(masks, groups[run], layer, n_layers, dense_first)
+            if run is not None:
+                side.steps.insert(0, _step(run))
+            leads_to_dense = dense_first and not masks[groups[run][0]]  # the empty mask is first in mask order
+            sides.append((not leads_to_dense, side))
+        *first_sides, last_side = [side for _, side in sorted(sides, key=lambda side: (side[0], side[1].peak_held))]
+        for side in first_sides:
+            steps += [Step(Op.HOLD), *side.steps, Step(Op.RESTORE)]
+        peak_held = max(last_side.peak_held, *(side.peak_held + 1 for side in first_sides))
+        return _Walk(steps + last_side.steps, peak_held)
     return _Walk(steps + [Step(Op.SCORE, index) for index in group], 0)
+
+
+def _step(run: Run) -> Step:
+    return Step(Op.RUN, run.layer, run.part)
+
+
+def _place(run: Run | None) -> int:
+    """Return the place of a side among those that meet at a layer, in the order of `cutting.walk_order`."""
+    return 0 if run is None else 1 + ("mlp", "attention", None).index(run.part)

@@ -188,7 +188,7 @@ class Replica:
         """Evaluate masks in one walk over their shared prefixes."""
         together = self._packs_together(packed)
         inputs = [pack(batch, together) if packed else batch.inputs for batch in batches]
-        plan = plan_of(objective, masks, self.stack.sites)
+        plan = plan_of(objective, masks, self.stack.sites_for(masks))
         walks = [
             self._walk(plan, set(masks), batch, batch_inputs, objective)
             for batch, batch_inputs in zip(batches, inputs, strict=True)
@@ -209,7 +209,7 @@ class Replica:
         values: dict[Subject, npt.NDArray[np.float64]] = {}
         texts: dict[Subject, list[ScoredText]] = {}
         layer_tokens = 0.0
-        sites = self.stack.sites
+        sites = self.stack.sites_for(masks)
         for mask in masks:
             values[mask] = np.concatenate([run[mask].losses.numpy() for run in runs])
             if mask_texts := [text for run in runs for text in run[mask].texts]:
@@ -271,7 +271,7 @@ class Replica:
         for step in plan.steps:
             match step.op:
                 case Op.RUN:
-                    state = self.stack.run_site(step.index, state, captured)
+                    state = self.stack.run(step.run, state, captured)
                 case Op.HOLD:
                     held.append(state.clone())  # a layer may write into its input
                 case Op.RESTORE:
@@ -286,9 +286,9 @@ class Replica:
         return losses
 
     def _check_image_layers(self, masks: Iterable[Mask], captured: Captured) -> None:
-        """Refuse masks without a layer to whose output the model adds features of images, by the layer's place."""
-        needed = captured.sites_with_features
-        if (mask := next((mask for mask in masks if {*needed} & {*mask}), None)) is not None:
+        """Refuse masks that remove a layer, or a half of it, at whose place the model adds features of images."""
+        needed = captured.layers_with_features
+        if (mask := next((mask for mask in masks if {*needed} & {*mask.touched_layers}), None)) is not None:
             raise UnsupportedModelError(
                 f"{self.stack.kind} adds features of images to the outputs of its layers {needed}, so {mask} cannot be "
                 f"judged on images; use protect={needed}"

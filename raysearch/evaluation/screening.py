@@ -12,10 +12,10 @@ rounds, stages, the masks to keep, and their rivals (Bonferroni). A mask is drop
 of the best masks loses to another mask, so both decisions share one budget. Early stages get more of it, since a mask
 that is dropped early saves more work.
 
-The cost of a layer hardly depends on the other layers that are removed. So a mask's loss is predicted from three
-smaller masks: the mask without one of its layers, plus the mask without another, minus the mask without both. This
-needs masks that earlier rounds have evaluated on more shards. Then only the error of the prediction is estimated from
-the samples of this round (the difference estimator in two-phase sampling).
+The cost of a site, such as a layer, hardly depends on the other sites that are removed. So a mask's loss is predicted
+from three smaller masks: the mask without one of its sites, plus the mask without another, minus the mask without both.
+This needs masks that earlier rounds have evaluated on more shards. Then only the error of the prediction is estimated
+from the samples of this round (the difference estimator in two-phase sampling).
 
 Source: racing, Maron and Moore, Hoeffding races, 1993. `raysearch.stats.shared_variance` has the statistics.
 """
@@ -36,6 +36,7 @@ import scipy  # `scipy.special` takes 0.2 s to import, so it is imported on firs
 from raysearch.core.evaluations import RecordedValues
 from raysearch.core.mask import Mask
 from raysearch.core.screened import Screened
+from raysearch.core.site import Sites
 from raysearch.errors import UserError
 from raysearch.searchers.base import Round
 from raysearch.stats.paired import mcnemar_p
@@ -116,6 +117,7 @@ class Screener:
     Args:
         screening: The options.
         calibrations: The calibrations of the search.
+        sites: The sites that masks remove. Masks that consist of other parts are not predicted.
 
     Attributes:
         stages: The shards after which masks may be dropped, by calibration; the last stage has all shards. Stages with
@@ -124,8 +126,10 @@ class Screener:
         factors: The factor of each calibration in the loss of a mask.
     """
 
-    def __init__(self, screening: Screening, calibrations: Sequence[Calibration]) -> None:
+    def __init__(self, screening: Screening, calibrations: Sequence[Calibration], sites: Sites) -> None:
         self.screening = screening
+        self._sites = sites
+        self._mask_of = functools.cache(sites.mask_of)
         self._calibrations = calibrations
         self.stages: list[Mapping[str, tuple[int, ...]]] = []
         self._sizes: list[list[int]] = []  # the number of samples of each stage, by calibration
@@ -188,7 +192,7 @@ class Screener:
         self._budget_spent += 1 / proposed.n_rounds
         if self._budget_spent > 1 + 1e-9:
             return None
-        predictions = {mask: self._predict(mask) for mask in contestants if len(mask) > 1}
+        predictions = {mask: self._predict(mask) for mask in contestants}
         self._predictions = {mask: prediction for mask, prediction in predictions.items() if prediction.stage >= 0}
         budget = (1 - self.screening.confidence) / proposed.n_rounds
         return Contest(self, replace(proposed, masks=contestants, beat=beat), budget)
@@ -315,12 +319,16 @@ class Screener:
 
     def _predict(self, mask: Mask) -> _Prediction:
         """Predict the losses of a mask's samples by a sum of smaller masks that have been evaluated furthest."""
+        sites = self._sites.indices_of(mask)
+        if sites is None or len(sites) < 2:
+            return _NOT_PREDICTED
         sums = [
-            {mask - [layer]: 1, mask - [other_layer]: 1, mask - [layer, other_layer]: -1}
-            for layer, other_layer in combinations(mask, 2)
+            {sites - [site]: 1, sites - [other_site]: 1, sites - [site, other_site]: -1}
+            for site, other_site in combinations(sites, 2)
         ]
-        sums.append({**{Mask.of(layer): 1 for layer in mask}, Mask(): 1 - len(mask)})
-        best_sum = max(sums, key=self.common_stage)
+        sums.append({**{Mask.of(site): 1 for site in sites}, Mask(): 1 - len(sites)})
+        sums_of_masks = [{self._mask_of(mask): factor for mask, factor in terms.items()} for terms in sums]
+        best_sum = max(sums_of_masks, key=self.common_stage)
         stage = self.common_stage(best_sum)
         if stage < 0:
             return _NOT_PREDICTED

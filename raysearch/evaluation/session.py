@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from raysearch.calibration.calibration import Calibration
 from raysearch.core.mask import Mask
 from raysearch.core.measure import Measure
+from raysearch.core.site import Sites
 from raysearch.errors import UserError
 from raysearch.evaluation.costs import head_cost, n_units
 from raysearch.evaluation.evaluator import Evaluator
@@ -21,8 +22,8 @@ from raysearch.evaluation.progress import Progress
 from raysearch.evaluation.spec import EvaluationSpec
 from raysearch.evaluation.totals import standard_errors
 from raysearch.ledger.ledger import Ledger
+from raysearch.models.description import describe
 from raysearch.models.file_cache import FileCache
-from raysearch.models.loading import describe
 from raysearch.models.spec import ModelInfo
 
 
@@ -103,6 +104,7 @@ def open_session(
     prepared: PreparedData | None = None,
     make_pool: Callable[[], Pool] | None = None,
     n_passes: float = 1,
+    removable: Sites | None = None,
 ) -> EvaluationSession:
     """Read the data, unless they are prepared, then open the ledger; no weights are loaded.
 
@@ -116,6 +118,7 @@ def open_session(
         make_pool: Returns the pool of replicas; None to open the pool of `spec.cluster`.
         n_passes: The cost of the largest round on each shard, in forwards of the whole model. It decides how many
             replicas are opened if `spec.cluster` does not.
+        removable: The sites that masks remove; None for the layers.
 
     Returns:
         The session, which the caller closes.
@@ -151,6 +154,7 @@ def open_session(
             weighting=spec.weighting,
             head_cost=head_cost(info),
             screening=spec.screening,
+            removable=removable,
             on_progress=on_progress,
         )
         on_error.pop_all()

@@ -19,21 +19,23 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class PathPanel:
-    """The lowest losses by number of layers removed, on one calibration.
+    """The lowest losses by size of masks, on one calibration.
 
     Args:
         calibration: The calibration.
         unit: The unit of its losses.
-        paths: The losses by searcher and number of layers, from 0, the dense model.
+        paths: The losses by searcher and size, from 0, the dense model.
+        plural: What sizes count: ``layers`` …
     """
 
     calibration: str
     unit: str
     paths: Mapping[str, Mapping[int, float]]
+    plural: str
 
 
 def path_picture(palette: Palette, name: str, model: str, panels: Sequence[PathPanel]) -> Picture:
-    """Draw the lowest loss by number of layers removed: a panel per calibration, a line per searcher.
+    """Draw the lowest loss by size of masks: a panel per calibration, a line per searcher.
 
     Args:
         palette: The looks of the searchers.
@@ -56,14 +58,15 @@ def path_picture(palette: Palette, name: str, model: str, panels: Sequence[PathP
         axes.axhline(dense, color=style.GREY, lw=0.9, ls="--")
         axes.set_ylim(bottom, top)
         axes.set_xticks(range(max(max(path) for path in panel.paths.values()) + 1))
-        _finish(axes, panel.calibration, "layers removed (0: dense)", f"loss ({panel.unit})")
+        _finish(axes, panel.calibration, f"{panel.plural} removed (0: dense)", f"loss ({panel.unit})")
     style.legend(figure, palette.line_keys(searcher for panel in panels for searcher in panel.paths))
+    plural = panels[0].plural
     caption = (
-        "A line shows the lowest loss of a search at each number of removed layers, up to the largest M. It is the "
+        f"A line shows the lowest loss of a search at each number of removed {plural}, up to the largest M. It is the "
         "mean over draws and seeds. The dashed line is the dense model. An arrow marks a loss beyond the scale, "
         "which is chosen for the other losses."
     )
-    return Picture(name, f"{model}: loss by number of layers removed", caption, figure)
+    return Picture(name, f"{model}: loss by number of {plural} removed", caption, figure)
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""The knee of a search by budget: the cost and the gain of each further layer, and the last one within the budget."""
+"""The knee of a search by budget: the cost and the gain of each further layer, pair or half that is removed."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class KneePanel:
-    """One value by the number of removed layers.
+    """One value by the size of the mask.
 
     Args:
         label: Its name.
-        values: The value and its standard error, if known, by the number of removed layers.
+        values: The value and its standard error, if known, by the size.
         limit: Its budget; None for none.
         tick_text: Formats the values of the axis; None for the usual format.
     """
@@ -37,10 +37,11 @@ class Knee:
 
     Args:
         title: The title of the figure.
-        sizes: The numbers of removed layers.
-        recommended_size: The recommended number.
+        sizes: The sizes of the masks.
+        recommended_size: The recommended size.
         recommended_mask: The text of its mask.
         panels: That of the loss, and those of gains as far as they are known.
+        plural: What sizes count: ``layers`` …
     """
 
     title: str
@@ -48,10 +49,11 @@ class Knee:
     recommended_size: int
     recommended_mask: str
     panels: Sequence[KneePanel]
+    plural: str = "layers"
 
 
 def draw_knee(knee: Knee) -> Figure:
-    """Draw each value by the number of layers, with the recommended number marked.
+    """Draw each value by the size of the mask, with the recommended size marked.
 
     Dashed lines are the budget, bars are one standard error.
     """
@@ -64,7 +66,7 @@ def draw_knee(knee: Knee) -> Figure:
     style.name_figure(figure, knee.title)
     for axes, panel in zip(all_axes, knee.panels, strict=True):
         _draw(axes, panel, knee)
-    all_axes[-1].set_xlabel("layers removed", color=style.INK)
+    all_axes[-1].set_xlabel(f"{knee.plural} removed", color=style.INK)
     return figure
 
 

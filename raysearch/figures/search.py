@@ -1,4 +1,4 @@
-"""Figures of a search, drawn from its trials: the removed layers, the progress of the loss, and the loss by size."""
+"""Figures of a search, drawn from its trials: what is removed, the progress of the loss, and the loss by size."""
 
 from __future__ import annotations
 
@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from raysearch.core.mask import Mask
+from raysearch.core.mask import PARTS, Half, Mask
 from raysearch.core.measure import Measure
 from raysearch.core.site import Sites
+from raysearch.core.space import LAYERS, Space
 from raysearch.core.trial import Trial, best_by_size, ranked
 from raysearch.figures import style
 from raysearch.text.numbers import count, three_digits
@@ -38,15 +39,17 @@ class Plots:
 
     Args:
         seen: All trials of the search.
-        sites: The sites of the dense model.
+        sites: The layers of the dense model.
         final_mask: The mask of the search.
         measure: The unit of the losses.
+        space: What the masks remove.
     """
 
     all_trials: Sequence[Trial] = field(repr=False)
     sites: Sites
     final_mask: Mask
     measure: Measure
+    space: Space = LAYERS
 
     def files(self) -> Iterator[tuple[str, Figure]]:
         """Yield the figures that are stored with a search, each with the name of its file.
@@ -66,13 +69,14 @@ class Plots:
             yield name, figure
 
     def path(self, figure: Figure | None = None) -> Axes:
-        """Draw the loss of the best mask of each number of layers, from the dense model to the final mask."""
+        """Draw the loss of the best mask of each size, from the dense model to the final mask."""
         axes: Axes = (figure or _pyplot_figure(7.0, 4.0)).subplots()
         dense = [trial for trial in self.all_trials if trial.mask == Mask()]
         final = [trial for trial in self.all_trials if trial.mask == self.final_mask][:1]
-        points = _points([*dense, *best_by_size(self.all_trials, len(self.final_mask) - 1), *final])
+        smaller = best_by_size(self.all_trials, self._target_size - 1, self.space)
+        points = self._points([*dense, *smaller, *final])
         axes.plot(points.sizes, points.losses, color=style.ORANGE, marker="o", lw=2)
-        self._finish_by_size(axes, "Best loss by number of layers removed")
+        self._finish_by_size(axes, f"Best loss by number of {self.space.plural} removed")
         return axes
 
     def masks(self, figure: Figure | None = None) -> tuple[Axes, Axes]:
@@ -80,15 +84,18 @@ class Plots:
 
         Of each round, only its largest masks count. The layers of its best mask have the full colour. A paler cell is a
         layer that the best mask keeps and other masks of the `TOP` best remove; the more masks remove it, the darker.
+        If masks have single halves, the upper half of a cell is the attention of the layer, and the lower half its MLP.
         """
         from matplotlib.patches import Patch
 
-        rounds = _best_by_round(self.all_trials)
+        rounds = self._best_by_round()
         scored = [trial for trial in self.all_trials if trial.loss is not None]
         final = next((trial for trial in scored if trial.mask == self.final_mask), None)
         figure = figure or _pyplot_figure(9.0, 4.5)
         above, foot = figure.subplots(2, 1, sharex=True, height_ratios=(self._height_of_rounds, 0.34))
-        title = f"Layers removed in each round: {len(self.final_mask)} of {len(self.sites)}"
+        plural = self.space.plural
+        total = self.space.total(self.sites)
+        title = f"{plural[0].upper()}{plural[1:]} removed in each round: {self._target_size} of {total}"
         figure.suptitle(title, color=style.INK, weight="bold")
         _draw_rounds(above, rounds, self.sites, self.measure)
         _draw_final(foot, final, self.sites)
@@ -108,7 +115,7 @@ class Plots:
         """
         figure = figure or _pyplot_figure(8.0, 4.0)
         axes: Axes = figure.subplots()
-        points = _points(self.all_trials)
+        points = self._points(self.all_trials)
         low, high = style.axis_limits(points.losses)
         self._draw_sizes(axes, points, high)
         if (dense := points.losses[points.sizes == 0]).size:
@@ -116,7 +123,7 @@ class Plots:
         _draw_screened(axes, self.all_trials, high)
         _draw_failed(axes, self.all_trials, low)
         axes.set_ylim(low, high)
-        title = f"Best loss so far, removing {len(self.final_mask)} layers"
+        title = f"Best loss so far, removing {self._target_size} {self.space.plural}"
         self._finish(axes, title, "evaluations requested by the searcher")
         if n_above := int(((points.losses > high) & (points.sizes > 0)).sum()):
             label = f"{count(n_above, 'mask')} above the scale"
@@ -126,7 +133,7 @@ class Plots:
         return axes
 
     def _draw_sizes(self, axes: Axes, points: _Points, high: float) -> None:
-        """Draw a dot for each mask, and a line for the best mask so far of each number of layers.
+        """Draw a dot for each mask, and a line for the best mask so far of each size.
 
         Args:
             axes: The panel.
@@ -138,7 +145,7 @@ class Plots:
         pruned_sizes = [int(size) for size in np.unique(points.sizes) if size]
         last = len(pruned_sizes) - 1
         for number, size in enumerate(pruned_sizes):
-            is_target = size == len(self.final_mask)
+            is_target = size == self._target_size
             colour = style.ORANGE if is_target else colormaps[style.SIZES](0.15 + 0.8 * number / max(last, 1))
             has_size = points.sizes == size
             inside = has_size & (points.losses <= high)
@@ -154,12 +161,12 @@ class Plots:
             axes.step(points.indices[has_size], best, where="post", color=colour, lw=width, label=label)
 
     def trials(self, figure: Figure | None = None) -> Axes:
-        """Draw the loss of every scored mask by its number of layers, and a line through the best of each number."""
+        """Draw the loss of every scored mask by its size, and a line through the best of each size."""
         axes: Axes = (figure or _pyplot_figure(7.0, 4.0)).subplots()
-        _, sizes, losses = _points(self.all_trials)
+        _, sizes, losses = self._points(self.all_trials)
         low, high = style.axis_limits(losses)
         inside = losses <= high
-        is_target = sizes == len(self.final_mask)
+        is_target = sizes == self._target_size
         for points, colour in ((inside & ~is_target, style.BLUE), (inside & is_target, style.ORANGE)):
             axes.scatter(sizes[points], losses[points], s=18, color=colour, alpha=0.45, linewidths=0)
         best = {size: losses[sizes == size].min() for size in np.unique(sizes[inside]) if size}
@@ -171,13 +178,13 @@ class Plots:
 
     @property
     def _height_of_rounds(self) -> float:
-        return min(max(0.28 * len(_best_by_round(self.all_trials)), 1.2), 8.5)
+        return min(max(0.28 * len(self._best_by_round()), 1.2), 8.5)
 
     def _finish_by_size(self, axes: Axes, title: str) -> None:
         from matplotlib.ticker import MaxNLocator
 
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-        self._finish(axes, title, "layers removed")
+        self._finish(axes, title, f"{self.space.plural} removed")
 
     def _finish(self, axes: Axes, title: str, x_label: str) -> None:
         measure = self.measure
@@ -191,6 +198,29 @@ class Plots:
             right.yaxis.set_major_formatter(lambda loss, _: three_digits(measure.read(loss)))
             right.tick_params(colors=style.INK, length=3)
             right.spines[:].set_visible(False)
+
+    @property
+    def _target_size(self) -> int:
+        """The size of the mask of the search."""
+        return self.space.size_of(self.final_mask)
+
+    def _points(self, trials: Iterable[Trial]) -> _Points:
+        """Return the points of the trials that have a finite loss."""
+        finite = [trial for trial in trials if trial.loss is not None and math.isfinite(trial.loss)]
+        rows = [(trial.index, self.space.size_of(trial.mask), trial.loss) for trial in finite]
+        return _Points(*np.array(rows, np.float64).reshape(-1, 3).T)
+
+    def _best_by_round(self) -> dict[int, list[Trial]]:
+        """Return the `TOP` best of the largest masks of each round, best first, without rounds in which all failed."""
+        by_round = defaultdict[int, list[Trial]](list)
+        for trial in ranked(self.all_trials):
+            by_round[trial.round].append(trial)
+        best = {}
+        for number in sorted(by_round.keys() - {0}):  # round 0 is the dense model
+            sizes = [self.space.size_of(trial.mask) for trial in by_round[number]]
+            largest = [trial for trial, size in zip(by_round[number], sizes, strict=True) if size == max(sizes)]
+            best[number] = largest[:TOP]
+        return best
 
 
 def _pyplot_figure(width: float, height: float) -> Figure:
@@ -221,11 +251,11 @@ def _draw_failed(axes: Axes, trials: Sequence[Trial], low: float) -> None:
 
 def _draw_rounds(axes: Axes, rounds: Mapping[int, Sequence[Trial]], sites: Sites, measure: Measure) -> None:
     is_labelled = len(rounds) <= _MAX_LABELLED
-    cells = []
+    cells: list[dict[Half, Any]] = []
     for row, top in enumerate(rounds.values()):
-        removals = Counter(layer for trial in top for layer in trial.mask)
-        tints = {layer: _tint(n_masks / len(top)) for layer, n_masks in removals.items()}
-        cells.append(tints | dict.fromkeys(top[0].mask, style.BLUE))
+        removals = Counter(half for trial in top for half in trial.mask.all_halves)
+        tints = {half: _tint(n_masks / len(top)) for half, n_masks in removals.items()}
+        cells.append(tints | dict.fromkeys(top[0].mask.all_halves, style.BLUE))
         if is_labelled:
             axes.text(len(sites) - 0.2, row, f"{top[0].loss:.3f}", va="center", fontsize=style.SMALL, color=style.INK)
     _draw_cells(axes, cells or [{}], len(sites), ruled=is_labelled)
@@ -241,15 +271,22 @@ def _draw_rounds(axes: Axes, rounds: Mapping[int, Sequence[Trial]], sites: Sites
 
 def _draw_final(axes: Axes, final: Trial | None, sites: Sites) -> None:
     removed = final.mask if final else Mask()
-    _draw_cells(axes, [dict.fromkeys(removed, style.ORANGE)], len(sites))
-    for site in removed:
-        axes.text(site, 0, sites[site].label, ha="center", va="center", fontsize=7, color=style.WHITE, weight="bold")
+    _draw_cells(axes, [dict.fromkeys(removed.all_halves, style.ORANGE)], len(sites))
+    place_of_part = {"attention": -0.25, "mlp": 0.25}  # in the row, whose height is 1
+    places = [
+        *((layer, 0.0) for layer in removed.layers),
+        *((half.layer, place_of_part[half.part]) for half in removed.halves),
+    ]
+    for layer, place in places:
+        size = 5 if place else 7
+        axes.text(layer, place, str(layer), ha="center", va="center", fontsize=size, color=style.WHITE, weight="bold")
     if final is not None:
         font: dict[str, Any] = {"va": "center", "fontsize": style.SMALL, "color": style.ORANGE, "weight": "bold"}
         axes.text(len(sites) - 0.2, 0, f"{final.loss:.3f}", **font)
     axes.set_yticks([0], ["final" if final else "none yet"])
     axes.set_xticks(range(0, len(sites), _label_interval(len(sites))))
-    axes.set_xlabel("layer (0 = next to the embedding)", color=style.INK)
+    halves = "; attention above, MLP below" if removed.halves else ""
+    axes.set_xlabel(f"layer (0 = next to the embedding{halves})", color=style.INK)
 
 
 def _label_interval(n_sites: int) -> int:
@@ -259,44 +296,31 @@ def _label_interval(n_sites: int) -> int:
     return 2 if n_sites <= 60 else 5
 
 
-def _draw_cells(axes: Axes, rows: Sequence[Mapping[int, Any]], n_sites: int, ruled: bool = True) -> None:
-    """Draw rows of cells, one for each site, with the colours of removed sites; `ruled` draws lines between rows."""
+def _draw_cells(axes: Axes, rows: Sequence[Mapping[Half, Any]], n_layers: int, ruled: bool = True) -> None:
+    """Draw rows of cells, one for each layer, with the colours of removed halves; `ruled` draws lines between rows."""
     from matplotlib.colors import to_rgb
 
-    colours = [[to_rgb(row.get(site, style.PALE)) for site in range(n_sites)] for row in rows]
-    extent = (-0.5, n_sites - 0.5, len(rows) - 0.5, -0.5)
+    has_single_halves = any(
+        row.get(Half(layer, "attention")) != row.get(Half(layer, "mlp")) for row in rows for layer in range(n_layers)
+    )
+    parts = PARTS if has_single_halves else PARTS[:1]
+    colours = [
+        [to_rgb(row.get(Half(layer, part), style.PALE)) for layer in range(n_layers)] for row in rows for part in parts
+    ]
+    extent = (-0.5, n_layers - 0.5, len(rows) - 0.5, -0.5)
     axes.imshow(colours, aspect="auto", interpolation="nearest", extent=extent)
     bottom = len(rows) if ruled else 0
-    axes.vlines([site - 0.5 for site in range(1, n_sites)], -0.5, bottom - 0.5, color=style.WHITE, lw=0.8)
-    axes.hlines([row - 0.5 for row in range(1, bottom)], -0.5, n_sites - 0.5, color=style.WHITE, lw=1.4)
+    axes.vlines([layer - 0.5 for layer in range(1, n_layers)], -0.5, bottom - 0.5, color=style.WHITE, lw=0.8)
+    axes.hlines([row - 0.5 for row in range(1, bottom)], -0.5, n_layers - 0.5, color=style.WHITE, lw=1.4)
     style.bare(axes, style.SMALL)
 
 
 class _Points(NamedTuple):
-    """The index, the number of removed layers and the loss of trials, float64, [T] each."""
+    """The index, the size of the mask and the loss of trials, float64, [T] each."""
 
     indices: _Numbers
     sizes: _Numbers
     losses: _Numbers
-
-
-def _points(trials: Iterable[Trial]) -> _Points:
-    """Return the points of the trials that have a finite loss."""
-    finite = [trial for trial in trials if trial.loss is not None and math.isfinite(trial.loss)]
-    rows = [(trial.index, len(trial.mask), trial.loss) for trial in finite]
-    return _Points(*np.array(rows, np.float64).reshape(-1, 3).T)
-
-
-def _best_by_round(trials: Sequence[Trial]) -> dict[int, list[Trial]]:
-    """Return the `TOP` best of the largest masks of each round, best first; rounds in which all failed are left out."""
-    by_round = defaultdict[int, list[Trial]](list)
-    for trial in ranked(trials):
-        by_round[trial.round].append(trial)
-    best = {}
-    for number in sorted(by_round.keys() - {0}):  # round 0 is the dense model
-        largest = max(len(trial.mask) for trial in by_round[number])
-        best[number] = [trial for trial in by_round[number] if len(trial.mask) == largest][:TOP]
-    return best
 
 
 def _tint(share: float) -> tuple[float, float, float]:

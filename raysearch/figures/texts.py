@@ -85,16 +85,18 @@ class ProbePanel:
         unit: Its unit.
         dense: The dense model's number.
         lines: The lines.
+        plural: What M counts: ``layers`` …
     """
 
     title: str
     unit: str
     dense: float
     lines: Sequence[ProbeLine]
+    plural: str
 
 
 def probe_picture(palette: Palette, name: str, model: str, panels: Sequence[ProbePanel]) -> Picture:
-    """Draw the arithmetic probe by the number of layers removed: a panel per number, a line per searcher.
+    """Draw the arithmetic probe by M: a panel per number, a line per searcher.
 
     Args:
         palette: The looks of the searchers.
@@ -114,7 +116,7 @@ def probe_picture(palette: Palette, name: str, model: str, panels: Sequence[Prob
             axes.plot(sizes, values, fillstyle=filling, ms=5, lw=1.4, **palette.line(line.searcher))
         axes.axhline(panel.dense, color=style.GREY, lw=0.9, ls="--")
         axes.set_xticks([0, *sorted({size for line in panel.lines for size in line.values})])
-        style.name_axes(axes, panel.title, "layers removed (0: dense)", panel.unit)
+        style.name_axes(axes, panel.title, f"{panel.plural} removed (0: dense)", panel.unit)
         style.finish(axes)
     searchers = list(dict.fromkeys(line.searcher for line in panels[0].lines))
     calibrations = list(dict.fromkeys(line.calibration for line in panels[0].lines))

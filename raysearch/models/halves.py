@@ -23,7 +23,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from raysearch.core.site import PARTS, Part
+from raysearch.core.mask import OTHER_PART, PARTS, Part
 from raysearch.models.layers import Convention, LayerCall, State, replaced
 
 _MIXING = 1e-3  # the least change of a token's output, relative to its size, if another token's input changes
@@ -94,11 +94,23 @@ class LayerHalves:
         child = getattr(layer, name.partition(".")[0], None)
         return [part for part in PARTS if any(silent.module is child for silent in self.silent[part])]
 
+    def n_parameters(self, layer: nn.Module, part: Part) -> int:
+        """Return the number of parameters of a half; parameters of neither half are counted with the MLP.
+
+        Args:
+            layer: The layer.
+            part: The half.
+
+        Returns:
+            The number.
+        """
+        named_parameters = layer.named_parameters()
+        return sum(weights.numel() for name, weights in named_parameters if self.part_of.get(name, "mlp") == part)
+
     @contextlib.contextmanager
     def alone(self, part: Part) -> Iterator[None]:
         """Let the layer run one of its halves alone within the context."""
-        other: Part = "mlp" if part == "attention" else "attention"
-        with replaced({silent.module: silent.zeros for silent in self.silent[other]}):
+        with replaced({silent.module: silent.zeros for silent in self.silent[OTHER_PART[part]]}):
             yield
 
 

@@ -69,6 +69,7 @@ class ModelSpec:
         cache: The folder for GGUF files that are kept as safetensors, and for values that depend on files; None to
             read files each time.
         adapter: The folder of a LoRA adapter in peft's form, which is merged into the model in memory; None for none.
+        halves: Whether the halves of its layers must be known, since masks may remove them.
 
     Raises:
         UserError: There is no such dtype or attention.
@@ -85,6 +86,7 @@ class ModelSpec:
     fused_head: bool = False
     cache: Path | None = None
     adapter: str | None = None
+    halves: bool = False
 
     def __post_init__(self) -> None:
         for argument, value, choices in (("dtype", self.dtype, _DTYPES), ("attention", self.attention, _ATTENTIONS)):

@@ -6,7 +6,7 @@ what the layers compute. So one forward with recording stand-ins in place of the
 the real layers can then run on any state:
 
     captured = stack.capture(batch.inputs)               the model's own embedding, towers, masks, positions
-    hidden = stack.walk(captured, mask)                  the sites that the mask keeps
+    hidden = stack.walk(captured, mask)                  the layers and halves that the mask keeps
     logits = stack.logits(hidden.flatten(0, 1))          the model's own tail
 
 A state is what goes from layer to layer: the hidden state, which may have several streams for each token, and values
@@ -34,13 +34,15 @@ from transformers.cache_utils import CacheLayerMixin
 
 from raysearch.calibration.batch import Inputs, RowImages
 from raysearch.calibration.objectives.base import by_chunk, log_prob, to_device
-from raysearch.core.mask import Mask
+from raysearch.core.mask import OTHER_PART, Mask
+from raysearch.core.site import Run, Sites
 from raysearch.errors import UnsupportedModelError, UserError
 from raysearch.models.fused_head import FusedHead, find_fused_head
 from raysearch.models.halves import LayerHalves, find_halves
 from raysearch.models.layers import LayerCall, State, find_stack, plain_logits, replaced, sites_of
 from raysearch.text.sentences import first_line
 
+_N_TOKENS_FOR_HALVES = 6  # of the row that layers run on to find their halves
 _MOST_GRAPHS = 64  # compiled graphs: one for each kind of layer, with and without a mask, for one row and for several
 
 
@@ -51,13 +53,13 @@ class Captured:
     embedded: State  #: what enters layer 0
     calls: tuple[LayerCall, ...]  #: the other arguments of each of the N layers; empty if there are parts
     parts: tuple[Part, ...] = ()  #: the rows that run together, if not all rows must
-    #: By site, what the model's own code adds to the site's output: features of images, [B, T, d].
+    #: By layer, what the model's own code adds to the layer's output: features of images, [B, T, d].
     added: Mapping[int, Tensor] = field(default_factory=dict)
 
     @property
-    def sites_with_features(self) -> list[int]:
-        """The sites to whose outputs features of images are added, ascending."""
-        return sorted({*self.added, *(site for part in self.parts for site in part.captured.added)})
+    def layers_with_features(self) -> list[int]:
+        """The layers to whose outputs features of images are added, ascending."""
+        return sorted({*self.added, *(layer for part in self.parts for layer in part.captured.added)})
 
 
 @dataclass(frozen=True)
@@ -79,7 +81,7 @@ class LayerStack:
         fused_head: Whether a fused kernel computes the log-probabilities of tokens if no gradient is needed.
 
     Attributes:
-        sites: What a mask can remove.
+        sites: The layers, without their halves; see `sites_for`.
         by_length: Whether rows of different lengths run separately, because the model computes other states for a row
             in a batch with a longer one. See `raysearch.models.verification.rows_interact`.
 
@@ -138,7 +140,7 @@ class LayerStack:
             )
         (embedded, first_call), *after_layers = recorded
         extras = tuple(first_call.value(extra) for extra in self._conventions[0].extras)
-        added = {site: hidden for site, (hidden, _) in enumerate(after_layers) if images and hidden.any()}
+        added = {layer: hidden for layer, (hidden, _) in enumerate(after_layers) if images and hidden.any()}
         return Captured(State(embedded, extras), tuple(call for _, call in recorded), added=added)
 
     def _capture_parts(
@@ -160,81 +162,123 @@ class LayerStack:
         # Beyond this number of graphs, dynamo would silently run layers without compiling them.
         return torch._dynamo.config.patch(recompile_limit=_MOST_GRAPHS, fail_on_recompile_limit_hit=True)
 
-    def run_site(self, site: int, state: State, captured: Captured, compiled: bool = True) -> State:
-        """Run a site, with gradients if they are enabled. If the layers are compiled, call this within `compiling`.
+    def run(self, run: Run, state: State, captured: Captured, compiled: bool = True) -> State:
+        """Run a layer, with gradients if they are enabled, or one of its halves.
+
+        If the layers are compiled, call this within `compiling`. A half is never compiled.
 
         Args:
-            site: The site's index in `sites`.
-            state: What enters the site.
+            run: The layer, or its half.
+            state: What enters it.
             captured: The input of the layers for the same rows.
             compiled: Whether to use the compiled layer, if the layers are compiled.
 
         Returns:
-            What leaves the site.
+            What leaves it.
 
         Raises:
-            UnsupportedModelError: The site needs a value of earlier sites, none of which has run.
+            UnsupportedModelError: The layer has no halves, or needs a value of earlier layers, none of which has run.
         """
         if captured.parts:
             hidden = state.hidden
             outputs = []
             for part, extras in zip(captured.parts, state.extras, strict=True):
-                # A site may be on another device than the state that enters it.
+                # A layer may be on another device than the state that enters it.
                 before = State(hidden[part.rows.to(hidden.device), : part.n_tokens], extras)
-                outputs.append(self.run_site(site, before, part.captured, compiled))
+                outputs.append(self.run(run, before, part.captured, compiled))
             return _all_rows(captured.parts, outputs, hidden.shape[:2])
+        layer = run.layer
+        convention = self._conventions[layer]
+        if run.part is not None:
+            with self.halves[layer].alone(run.part):
+                return convention.run(self.layers[layer], state, captured.calls[layer])
         runners = self._runners if compiled and not torch.is_grad_enabled() else self.layers
-        convention = self._conventions[site]
         try:
-            after = convention.run(runners[site], state, captured.calls[site])
+            after = convention.run(runners[layer], state, captured.calls[layer])
         except (TypeError, ValueError, AttributeError) as error:
             if not convention.extras or any(extra is not None for extra in state.extras):
                 raise
             raise UnsupportedModelError(
-                f"{self.kind} cannot run layer {self.sites[site].label} without any layer before it that passes on "
+                f"{self.kind} cannot run layer {layer} without any layer before it that passes on "
                 f"what it needs ({type(error).__name__}: {first_line(error)}); keep one, such as the first by "
                 "protect=[0]"
             ) from error
-        if site not in captured.added:
+        if layer not in captured.added:
             return after
-        return replace(after, hidden=after.hidden + captured.added[site].to(after.hidden.device))
+        return replace(after, hidden=after.hidden + captured.added[layer].to(after.hidden.device))
 
-    def halves(self, layer: int, state: State, captured: Captured) -> LayerHalves | str:
-        """Return the halves of a layer; or why it has none, see `find_halves`.
+    @functools.cached_property
+    @torch.no_grad()
+    def halves(self) -> tuple[LayerHalves, ...]:
+        """The halves of each layer, found on first use by running all layers on random states.
 
-        Args:
-            layer: The layer.
-            state: A state to run it on; one row of several tokens.
-            captured: The input of the layers for this row.
-
-        Returns:
-            The halves, or the reason.
+        Raises:
+            UnsupportedModelError: A layer has no halves, see `find_halves`.
         """
-        return find_halves(self.layers[layer], self._conventions[layer], state, captured.calls[layer])
+        draw = np.random.default_rng(0)
+        ids = draw.integers(0, self.vocab_size, (1, _N_TOKENS_FOR_HALVES))
+        captured = self.capture(Inputs(ids, None, None, np.zeros(0, np.int64)))
+        all_halves = []
+        for layer, (block, convention) in enumerate(zip(self.layers, self._conventions, strict=True)):
+            weights = next(block.parameters())
+            hidden = torch.from_numpy(draw.standard_normal(captured.embedded.hidden.shape))
+            state = replace(captured.embedded, hidden=hidden.to(weights.device, captured.embedded.hidden.dtype))
+            halves = find_halves(block, convention, state, captured.calls[layer])
+            if isinstance(halves, str):
+                raise UnsupportedModelError(
+                    f"{self.kind} can lose whole layers only, since one of its layers {halves}; use space=layers"
+                )
+            all_halves.append(halves)
+        return tuple(all_halves)
+
+    @functools.cached_property
+    def sites_with_halves(self) -> Sites:
+        """The layers, with their halves.
+
+        Raises:
+            UnsupportedModelError: A layer has no halves.
+        """
+        attention_parameters = [
+            halves.n_parameters(layer, "attention") for layer, halves in zip(self.layers, self.halves, strict=True)
+        ]
+        kinds = [site.kind for site in self.sites]
+        return Sites.of_layers(self.sites.layer_parameters, kinds, attention_parameters)
+
+    def sites_for(self, masks: Iterable[Mask]) -> Sites:
+        """Return the layers, with their halves if one of the masks has halves.
+
+        Raises:
+            UnsupportedModelError: A mask has halves, and the layers have none.
+        """
+        return self.sites_with_halves if any(mask.halves for mask in masks) else self.sites
 
     def walk(self, captured: Captured, mask: Mask) -> Tensor:
-        """Run the sites that a mask keeps.
+        """Run the layers and halves that a mask keeps.
 
         Args:
             captured: The input of the layers.
-            mask: The removed sites.
+            mask: The removed layers and halves.
 
         Returns:
-            The hidden state that leaves the last kept site, [B, T, d], or [B, T, streams, d].
+            The hidden state that leaves the last of them, [B, T, d], or [B, T, streams, d].
         """
         state = captured.embedded
         with self.compiling():
-            for site in self.sites.remaining(mask):
-                state = self.run_site(site, state, captured)
+            for run in self.sites.runs(mask):
+                state = self.run(run, state, captured)
         return state.hidden
 
     def last_state(self, output: Any) -> State:
         """Return the state in the output of the last layer's own forward."""
         return self._conventions[-1].state_of(output)
 
-    def removed_modules(self, mask: Mask) -> list[nn.Module]:
-        """Return the modules of the sites that a mask removes."""
-        return [self.layers[site] for site in mask]
+    def removed_tensors(self, mask: Mask) -> list[Tensor]:
+        """Return the weights and buffers of what a mask removes."""
+        tensors = [tensor for layer in mask.layers for _, tensor in _named_tensors(self.layers[layer])]
+        for layer, part in mask.halves:
+            part_of = self.halves[layer].part_of
+            tensors += [tensor for name, tensor in _named_tensors(self.layers[layer]) if part_of.get(name) == part]
+        return tensors
 
     def logits(self, hidden: Tensor) -> Tensor:
         """Run the model's own tail on n positions: final norm, head, soft-capping; with gradients if they are enabled.
@@ -304,9 +348,24 @@ class LayerStack:
 
     @contextlib.contextmanager
     def bypassed(self, mask: Mask) -> Iterator[PreTrainedModel]:
-        """Let the model itself, with or without a KV cache, behave as if the mask's layers were deleted."""
-        with self._replaced(mask, _skip):
+        """Let the model itself, with or without a KV cache, behave as if the mask's layers and halves were deleted.
+
+        Raises:
+            UnsupportedModelError: The mask has halves, and the layers have none.
+        """
+        with contextlib.ExitStack() as stack:
+            for layer, part in mask.halves:
+                stack.enter_context(self.halves[layer].alone(OTHER_PART[part]))
+                if part == "attention":
+                    count = functools.partial(self._count_before, layer)
+                    stack.callback(self.layers[layer].register_forward_pre_hook(count, with_kwargs=True).remove)
+            stack.enter_context(self._replaced(mask.layers, _skip))
             yield self.model
+
+    def _count_before(self, layer: int, block: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """Count the tokens of a layer that runs without its attention; called with the arguments of the layer."""
+        hidden, *other_args = args or [kwargs["hidden_states"]]
+        _count_tokens(layer, self._conventions[layer].from_layer(hidden), LayerCall(tuple(other_args), kwargs))
 
     @contextlib.contextmanager
     def explained(self, compiled: bool = False) -> Iterator[None]:
@@ -359,14 +418,25 @@ class LayerStack:
 
 
 def _skip(layer: int, hidden: Tensor, call: LayerCall) -> Tensor:
-    """Return the hidden state unchanged, and count its tokens in a KV cache by unused keys of width one."""
+    """Return the hidden state unchanged, and count its tokens."""
+    _count_tokens(layer, hidden, call)
+    return hidden
+
+
+def _count_tokens(layer: int, hidden: Tensor, call: LayerCall) -> None:
+    """Count the tokens of a layer without attention in a KV cache, by unused keys of width one."""
     for argument in (*call.args, *call.kwargs.values()):
         if not isinstance(argument, Cache):
             continue
         if layer >= len(argument.layers) or isinstance(argument.layers[layer], CacheLayerMixin):
             unused_keys = hidden.new_zeros(hidden.shape[0], 1, hidden.shape[1], 1)
             argument.update(unused_keys, unused_keys, layer)
-    return hidden
+
+
+def _named_tensors(layer: nn.Module) -> Iterator[tuple[str, Tensor]]:
+    """Yield the weights and buffers of a layer by name."""
+    yield from layer.named_parameters()
+    yield from layer.named_buffers()
 
 
 def _all_rows(parts: Sequence[Part], states: Sequence[State], shape: Sequence[int]) -> State:

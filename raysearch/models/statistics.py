@@ -20,6 +20,7 @@ from torch.nn import functional
 
 from raysearch.calibration.batch import Batch
 from raysearch.calibration.objectives.base import Objective, StateObjective
+from raysearch.core.site import Run
 from raysearch.core.statistic import Statistic
 from raysearch.errors import UnsupportedModelError
 from raysearch.models.layers import State
@@ -205,7 +206,7 @@ def _backward(
         with torch.enable_grad(), _differentiable(weights.values()):
             before = states[site].hidden.detach().requires_grad_()
             state = replace(states[site], hidden=before).clone()  # a layer may write into its input
-            after = stack.run_site(site, state, captured).hidden
+            after = stack.run(Run(site), state, captured).hidden
             inputs = [before, *weights.values()]
             into_site, *into_weights = torch.autograd.grad(after, inputs, gradient, allow_unused=True)
         weight_gradients = {name: grad for name, grad in zip(weights, into_weights, strict=True) if grad is not None}
@@ -234,7 +235,7 @@ def _forward(stack: LayerStack, batch: Batch) -> tuple[Captured, list[State]]:
         captured = stack.capture(batch.inputs)
         states = [captured.embedded]
         for site in range(len(stack.sites)):
-            states.append(stack.run_site(site, states[-1].clone(), captured))  # a layer may write into its input
+            states.append(stack.run(Run(site), states[-1].clone(), captured))  # a layer may write into its input
     return captured, states
 
 

@@ -20,6 +20,7 @@ from raysearch.calibration.objectives.base import log_probs, to_device
 from raysearch.calibration.packing import pack
 from raysearch.checkpoints.quiet import quiet
 from raysearch.core.mask import Mask
+from raysearch.core.site import Run
 from raysearch.errors import UnsupportedModelError, UserError
 from raysearch.models.layers import LayerCall, plain_logits
 from raysearch.models.stack import LayerStack, image_tensors, predicting
@@ -63,7 +64,7 @@ def verify_images(stack: LayerStack, batch: Batch) -> None:
     """
     with stack.explained():
         captured = stack.capture(batch.inputs)
-        needed = captured.sites_with_features
+        needed = captured.layers_with_features
         free = [site for site in range(len(stack.sites) // 2, len(stack.sites)) if site not in needed]
         for mask in [Mask(), *(Mask.of(site) for site in free[:1])]:
             walked = predicting(stack.walk(captured, mask), batch.inputs)
@@ -147,13 +148,13 @@ def rows_interact(stack: LayerStack, rows: Sequence[npt.NDArray[np.int64]]) -> b
     dtype = state.hidden.dtype
     with stack.compiling():
         for site in range(len(stack.sites)):
-            after = stack.run_site(site, state.clone(), captured_batch)  # a layer may write into its input
+            after = stack.run(Run(site), state.clone(), captured_batch)  # a layer may write into its input
             for row, captured_row in enumerate(captured_rows):
                 if _rotary_gap(captured_row.calls[site], captured_batch.calls[site], row) > tolerance(dtype):
                     return True
                 before = state.hidden[row : row + 1, : len(rows[row])]
                 alone = replace(states_alone[row], hidden=before).clone()
-                states_alone[row] = stack.run_site(site, alone, captured_row)
+                states_alone[row] = stack.run(Run(site), alone, captured_row)
                 after_alone = states_alone[row].hidden
                 after_together = after.hidden[row : row + 1, : len(rows[row])]
                 if _is_other_update(before.to(after_alone.device), after_alone, after_together):
@@ -369,11 +370,11 @@ def _compare_walks(stack: LayerStack, batch: Batch) -> None:
     n_sites = len(stack.sites)
     for mask in [Mask(), Mask.of(n_sites // 2)][:n_sites]:
         state = captured.embedded
-        for site in stack.sites.remaining(mask):
+        for run in stack.sites.runs(mask):
             before = state
             # A layer may write into its input. A run of another mask in between must not change anything.
-            state = stack.run_site(site, before.clone(), captured, compiled=False)
-            stack.run_site(site, replace(before, hidden=embedded.flip(0)).clone(), captured, compiled=False)
+            state = stack.run(run, before.clone(), captured, compiled=False)
+            stack.run(run, replace(before, hidden=embedded.flip(0)).clone(), captured, compiled=False)
         walked = stack.logits(state.hidden.flatten(0, 1))
         with stack.bypassed(mask):
             plain = plain_logits(stack.model, torch.tensor(batch.input_ids, device=walked.device)).flatten(0, 1)
@@ -415,8 +416,8 @@ def _compare_layers(stack: LayerStack, batch: Batch) -> None:
     captured = stack.capture(batch.inputs)
     state = captured.embedded
     for index, site in enumerate(stack.sites):
-        compiled = stack.run_site(index, state.clone(), captured)
-        state = stack.run_site(index, state.clone(), captured, compiled=False)
+        compiled = stack.run(Run(index), state.clone(), captured)
+        state = stack.run(Run(index), state.clone(), captured, compiled=False)
         gap = _gap_of_states(stack, compiled.hidden.flatten(0, 1), state.hidden.flatten(0, 1))
         if not gap <= tolerance(state.hidden.dtype):
             raise UserError(

@@ -18,6 +18,7 @@ from raysearch.checkpoints.adapter import ADAPTER_FOLDER, Adapter
 from raysearch.checkpoints.card import RECORD, render_card, runtime_values
 from raysearch.checkpoints.checkpoint import CONFIG, Checkpoint, read_json
 from raysearch.checkpoints.config_file import write_config
+from raysearch.checkpoints.kept_blocks import KeptBlocks
 from raysearch.checkpoints.pruning import PrunedCheckpoint
 from raysearch.checkpoints.runtimes import readings
 from raysearch.core.estimate import estimate_text
@@ -69,6 +70,13 @@ class RecoveryEvidence:
     def sites(self) -> Sites:
         """The sites of the dense model; the evidence does not contain their sizes, which are all 1 here."""
         return Sites.of_equal_layers(self.n_layers_dense)
+
+    @property
+    def removed(self) -> str:
+        """How much of the dense model is removed: ``5 of its 30 layers``; of halves, if there are single ones."""
+        if self.mask.halves:
+            return f"{self.mask.n_halves} of the {2 * self.n_layers_dense} halves of its layers"
+        return f"{len(self.mask)} of its {self.n_layers_dense} layers"
 
 
 def write_checkpoint(model: ModelSpec, trained: Path, out: Path, evidence: RecoveryEvidence) -> None:
@@ -140,11 +148,11 @@ def _write_files(
         UnsupportedModelError: transformers would read another config than the trained model's.
     """
     pruned = Path(model.path)
-    n_layers = len(evidence.sites.kept_layers(evidence.mask))
+    n_layers = len(evidence.sites.blocks(evidence.mask))
     with TemporaryDirectory(dir=scratch) as values:
         try:
             source = with_values_of(tuned, parameters, Checkpoint.open(pruned), n_layers, Path(values))
-            PrunedCheckpoint.of(source, range(n_layers), n_layers).write(folder)
+            PrunedCheckpoint.of(source, KeptBlocks.whole(range(n_layers), n_layers)).write(folder)
         except UnsupportedModelError as error:
             not_replaced = str(error)
         else:
@@ -205,7 +213,7 @@ def write_card(
         numbers: The numbers of the three models; none before they are assessed.
         not_replaced: Why transformers wrote the model from memory, see `why_not_replaced`.
     """
-    mask = list(evidence.mask)
+    mask = evidence.mask.parts
     assessed = {
         three.metric.title: {
             "dense": three.dense.value,

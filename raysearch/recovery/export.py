@@ -11,8 +11,9 @@ from raysearch.checkpoints.gguf_healing import HealedGGUF, heal_gguf
 from raysearch.checkpoints.hub import HubRepository
 from raysearch.errors import UserError
 from raysearch.ledger.ledger import Ledger
+from raysearch.models.description import describe
 from raysearch.models.export import check_destination, replacing
-from raysearch.models.loading import describe, fingerprint
+from raysearch.models.loading import fingerprint
 from raysearch.models.source import locate
 from raysearch.recovery.checkpoint import written_by
 from raysearch.recovery.recovery_record import RecoveryRecord, recoveries_of_search

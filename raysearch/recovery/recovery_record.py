@@ -10,6 +10,7 @@ from typing import Any
 from raysearch.assessment.results import Result, named_estimate
 from raysearch.core.estimate import Estimate, Metric
 from raysearch.core.mask import Mask
+from raysearch.core.space import LAYERS
 from raysearch.ledger.assessments import change_assessment, read_assessments
 from raysearch.ledger.ledger import Ledger
 from raysearch.searching.events import LossPoint, MaskRecovered, RecoveryHeader
@@ -117,7 +118,8 @@ class RecoveryRecord:
 
     def event(self, search: SearchRecord) -> MaskRecovered:
         """Return the event of this recovery; `search` is the search of its mask."""
-        header = RecoveryHeader(self.recovery_id, self.mask, self.way, self.settings)
+        space = LAYERS if search.result is None else search.result.space
+        header = RecoveryHeader(self.recovery_id, self.mask, self.way, self.settings, space.size_of(self.mask))
         return MaskRecovered(search, header, self.training.points, self.named)
 
 

@@ -24,7 +24,7 @@ from raysearch.evaluation.spec import EvaluationSpec
 from raysearch.ledger.assessments import read_assessments, write_assessment
 from raysearch.ledger.ledger import Ledger
 from raysearch.ledger.locks import locked
-from raysearch.models.loading import describe
+from raysearch.models.description import describe
 from raysearch.models.spec import ModelInfo
 from raysearch.recovery.prompts import check_rows
 from raysearch.recovery.recovery_record import Training
@@ -122,7 +122,7 @@ class RecoveryRefiner(Options):
         model = session.fingerprints["model"]
         record_by_mask = {record.finished_result.mask: record for record in records}
         identity = [records[0].identifying, self._training_identity]
-        name = f"refine-m{len(records[0].finished_result.removed)}-{digest(identity, 8)}"
+        name = f"refine-m{records[0].finished_result.n_removed}-{digest(identity, 8)}"
         refined_by_mask: dict[Mask, _RecoveredLosses] = read_assessments(
             ledger, model, name, record_by_mask, _RecoveredLosses
         )
@@ -202,7 +202,9 @@ def recorded_refinement(ledger: Ledger, record: SearchRecord) -> Iterator[MaskRe
     model = record.finished_result.fingerprints["model"]
     for mask, refined in read_assessments(ledger, model, refinement.refinement_id, losses, _RecoveredLosses).items():
         numbers = {"recovery/rows": refined.rows, "recovery/steps": refined.training.steps, "loss": losses[mask]}
-        header = RecoveryHeader(refined.recovery_id, mask, "", refined.settings)
+        header = RecoveryHeader(
+            refined.recovery_id, mask, "", refined.settings, record.finished_result.space.size_of(mask)
+        )
         yield MaskRecovered(record, header, refined.training.points, numbers)
 
 

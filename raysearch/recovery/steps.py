@@ -90,6 +90,11 @@ class PlannedRecovery:
     on_gpu: bool
 
     @property
+    def size(self) -> int:
+        """The size of the mask, as ``remove=`` counts it."""
+        return self.record.finished_result.space.size_of(self.mask)
+
+    @property
     def required_numbers(self) -> dict[str, str]:
         """The name of each number to assess, except speeds, with a digest of its inputs."""
         plan = self.assessment
@@ -201,16 +206,17 @@ def _named(
 ) -> PlannedRecovery:
     """Return a recovery, named by a digest of everything that it depends on."""
     mask = record.best_of_size(remove).mask
+    size = record.finished_result.space.size_of(mask)
     measured = sorted(calibration.text_fingerprint for calibration in plan.calibrations)
     identity = {
         "model": plan.fingerprint,
         "calibrations": record.identifying,
-        "mask": list(mask),
+        "mask": mask.parts,
         **spec.identity,
         **({"measured": measured} if measured else {}),  # the rows share no text with these
         "files": [plan.files.tokenizer_fingerprint, *spec.digests],
     }
-    name = f"recover-m{len(mask)}-{digest(identity, 8)}"
+    name = f"recover-m{size}-{digest(identity, 8)}"
     folder = ledger.path.absolute().parent / "recoveries" / name  # workers have other current folders
     return PlannedRecovery(
         record, ledger, search, spec, mask, plan, name, folder, shared or folder, plan.info.model.on_gpu
@@ -260,7 +266,7 @@ def heal(
             shutil.rmtree(pruned, ignore_errors=True)
             observer.assessing("writing the pruned checkpoint")
             with timed(stages, "checkpoints"):
-                export_search(record, recovery.search, pruned, remove=len(recovery.mask))
+                export_search(record, recovery.search, pruned, remove=recovery.size)
         data = TrainingRows.of(prepared.rows, spec.options)
         if spec.options.loss == "distill" and not is_trained(recovery.folder):
             with timed(stages, "logits"):

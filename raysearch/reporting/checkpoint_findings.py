@@ -20,7 +20,7 @@ from raysearch.reporting.analysis.frame import (
 from raysearch.reporting.finding import Finding
 from raysearch.studies.result import StudyResult
 from raysearch.text import numbers
-from raysearch.text.numbers import count, plus_minus
+from raysearch.text.numbers import plus_minus
 
 
 def checkpoint_findings(analysis: Analysis) -> Iterator[Finding]:
@@ -31,8 +31,8 @@ def checkpoint_findings(analysis: Analysis) -> Iterator[Finding]:
         names += [f"seed {best['seed']}"] if best["stochastic"] else []
         model = f" of {best['model']}" if analysis.frame["model"].nunique() > 1 else ""
         chosen = "" if n_searches == 1 else f" The best of {n_searches} searches, so it looks better than it is."
-        mask = Mask(best["removed"])
-        size = count(int(best["remove"]), "layer")
+        mask = Mask.of(*best["removed"])
+        size = best["space"].count(int(best["remove"]))
         verdict = f"Without {size}{model}: {mask} ({', '.join(names)}), with {_number(analysis, best)}.{chosen}"
         search = best["search_id"]
         command = f"raysearch export {search} --out pruned-model{analysis.results.option}" if search else ""
@@ -40,7 +40,7 @@ def checkpoint_findings(analysis: Analysis) -> Iterator[Finding]:
 
 
 def best_searches(results: StudyResult) -> dict[int, str]:
-    """Return the id of the best search by number of removed layers, for the numbers with a single best search."""
+    """Return the id of the best search by M, for each M with a single best search."""
     frame = cells_frame(results)
     ids: dict[int, list[str]] = {}
     for best, _ in _best_searches(headline(results, frame), frame):

@@ -82,7 +82,7 @@ def _csv(frame: pd.DataFrame) -> str:
 def _cells(frame: pd.DataFrame) -> pd.DataFrame:
     """Return the searches with layers and losses by draw as JSON, without columns that do not fit in a line."""
     losses = frame["held_out_by_draw"].map(lambda by_draw: json.dumps(by_draw) if by_draw else None)
-    return frame.drop(columns=["items", "measure", "source", HELD_OUT_LOSS.error]).assign(
+    return frame.drop(columns=["items", "measure", "source", "space", HELD_OUT_LOSS.error]).assign(
         removed=frame["removed"].map(list), held_out_by_draw=losses
     )
 

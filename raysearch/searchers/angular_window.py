@@ -39,15 +39,13 @@ class AngularWindowSearcher(Searcher):
 
     @override
     def search(self, problem: Problem, rng: np.random.Generator) -> SearchGenerator:
-        windows = runs(problem.free, problem.n_remove)
+        windows = runs(problem, problem.free, problem.n_remove)
         if not windows:
-            longest = max(length for length in range(1, problem.n_remove) if runs(problem.free, length))
-            size = len(problem.sites.layers_of(problem.singles[0]))
-            n_layers = problem.n_remove * size
-            protected = problem.sites.layers_of(Mask.of(*problem.protected))
+            longest = max(length for length in range(1, problem.n_remove) if runs(problem, problem.free, length))
+            protected = problem.sites.mask_of(Mask.of(*problem.protected)).parts
             raise UserError(
-                f"remove={n_layers} finds no {n_layers} consecutive layers between those of "
-                f"protect={[*protected]}; use remove={size}..{longest * size}, or protect fewer"
+                f"remove={problem.size} finds no {problem.size} consecutive {problem.space.plural} between those of "
+                f"protect={protected}; use remove={problem.group}..{longest * problem.group}, or protect fewer"
             )
         statistic = Statistic(f"angular_distance_{self.tokens}")
         rows = yield statistic

@@ -21,7 +21,7 @@ from raysearch.errors import UserError
 from raysearch.searchers.base import Round, Scores, Searcher, SearchGenerator
 from raysearch.searchers.toolbox.hamming_gp import Hyperparameters, Posterior, fit, log_expected_improvement
 from raysearch.searchers.toolbox.priors import Prior, layer_costs
-from raysearch.searchers.toolbox.subsets import all_masks, cheapest_mask, draw_mask, draw_masks, swaps
+from raysearch.searchers.toolbox.subsets import all_masks, cheapest_mask, draw_mask, draw_masks, overlaps, swaps
 
 Array = NDArray[np.float64]
 
@@ -111,6 +111,7 @@ class Surrogate:
         self._hyper = Hyperparameters(length=float(problem.n_remove))
         self._fitted_at = 0  # the number of losses at the last fit of the hyperparameters
         self._all_rows = self._bits(all_masks(problem)) if scan else None
+        self._overlaps = overlaps(problem)
 
     def learn(self, losses: dict[Mask, float]) -> None:
         """Update with the losses of all masks proposed so far; a NaN is a failure."""
@@ -173,14 +174,17 @@ class Surrogate:
         return improvement
 
     def _improvement(self, rows: Array) -> Array:
-        """Return the log expected improvement of each row, -inf for known masks.
+        """Return the log expected improvement of each row, -inf for known masks and for those with overlapping sites.
 
         The values are rounded, so that rounding errors decide no tie.
         """
         distances = self._distances(rows)
         mean, deviation = self._posterior.predict(distances)
         value = log_expected_improvement(mean + self._trend(rows), deviation, float(self._targets.min()))
-        return np.where(distances.min(axis=1) == 0, -np.inf, np.round(value, 9))
+        excluded = distances.min(axis=1) == 0
+        if self._problem.has_overlaps:
+            excluded |= np.einsum("mn,mn->m", rows @ self._overlaps, rows) > 0
+        return np.where(excluded, -np.inf, np.round(value, 9))
 
     def _fit_trend(self) -> None:
         """Fit a ridge regression of the targets (mean 0) on the summed costs, with a penalty of one observation."""

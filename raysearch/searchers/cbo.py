@@ -33,6 +33,7 @@ from raysearch.core.statistic import Statistic
 from raysearch.errors import EvaluationError, UserError
 from raysearch.searchers.base import Remark, Round, Scores, Searcher, SearchGenerator
 from raysearch.searchers.toolbox.ising import Ising, LowestStates, enumerate_lowest, prove_lowest, swap_lowest
+from raysearch.searchers.toolbox.subsets import overlaps
 
 _ENUMERABLE = 300_000_000  # the most states to enumerate: some seconds on one thread
 _LEVEL = 0.01  # significance level of the test that the mean gradients are 0
@@ -85,9 +86,9 @@ class CboSearcher(Searcher):
                 has_first_order = stands_out(gradients[:, problem.free])
                 yield Remark("first_order", "kept" if has_first_order else "dropped")
             layers = list(problem.free)
-            model = gradient_model(gradients[:, problem.free], has_first_order)
+            model = gradient_model(gradients[:, problem.free], has_first_order, overlaps(problem))
         else:
-            pairs = [Mask(pair) for pair in combinations(problem.free, 2)] if problem.n_remove > 1 else []
+            pairs = filter(problem.is_legal, map(Mask, combinations(problem.free, 2))) if problem.n_remove > 1 else ()
             scores = yield Round([problem.dense, *problem.singles, *pairs])
             layers, model = pair_model(problem, scores)
             cause = next(iter(scores.failed.values()), "")
@@ -150,12 +151,13 @@ def stands_out(rows: NDArray[np.float64]) -> bool:
     return bool((np.abs(rows.mean(axis=0)) > threshold * errors).any())
 
 
-def gradient_model(gradients: NDArray[np.float64], first_order: bool) -> Ising:
+def gradient_model(gradients: NDArray[np.float64], first_order: bool, forbidden: NDArray[np.bool_]) -> Ising:
     """Return the quadratic model of the loss from gradients of the gates.
 
     Args:
         gradients: d loss_s / d a_i of each removable layer's gate, at the dense model [S, F].
         first_order: Whether the model has first-order terms.
+        forbidden: The pairs of layers that no mask may have [F, F].
 
     Returns:
         The energy of a state, whose variables are the removable layers.
@@ -165,7 +167,7 @@ def gradient_model(gradients: NDArray[np.float64], first_order: bool) -> Ising:
     if first_order:
         linear = linear - gradients.mean(axis=0)
     couplings = fisher - np.diag(np.diag(fisher))
-    return Ising(linear, couplings, np.zeros(fisher.shape, dtype=np.bool_))
+    return Ising(linear, couplings, forbidden)
 
 
 def lowest_states(model: Ising, size: int, count: int, rng: np.random.Generator, time_limit_s: float) -> LowestStates:

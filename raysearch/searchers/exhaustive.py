@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from itertools import combinations, islice
+from itertools import islice
 
 import numpy as np
 from pydantic import PositiveInt
@@ -21,7 +21,7 @@ from raysearch.searchers.base import Round, Searcher, SearchGenerator
 
 @dataclass(frozen=True)
 class ExhaustiveSearcher(Searcher):
-    """Scores all C(F, M) masks of M among F removable layers.
+    """Scores all C(F, M) masks of M among F removable layers, or all masks of M pairs that do not overlap.
 
     Masks come in lexicographic order, so that the masks of a round share many leading layers. The first mask is a
     separate round, which soon shows how long the search will take.
@@ -41,14 +41,17 @@ class ExhaustiveSearcher(Searcher):
     @override
     def search(self, problem: Problem, rng: np.random.Generator) -> SearchGenerator:
         if problem.n_solutions > self.limit:
+            number = str(problem.n_solutions)
+            if not problem.has_overlaps:
+                number = f"C({len(problem.free)},{problem.n_remove}) = {number}"
             raise UserError(
-                f"searcher.limit={self.limit} is below the C({len(problem.free)},{problem.n_remove}) = "
-                f"{problem.n_solutions} masks there are; give searcher.limit={problem.n_solutions} to score them all"
+                f"searcher.limit={self.limit} is below the {number} masks there are; give "
+                f"searcher.limit={problem.n_solutions} to score them all"
             )
         best: Mask | None = None
         best_loss = math.inf
         cause = ""
-        masks = map(Mask, combinations(problem.free, problem.n_remove))
+        masks = problem.solutions()
         size = 1
         n_rounds = max(1, math.ceil((problem.n_solutions - 1) / self.round_size))  # rounds, without the first mask's
         while batch := tuple(islice(masks, size)):

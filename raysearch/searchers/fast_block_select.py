@@ -70,7 +70,7 @@ class FastBlockSelectSearcher(Searcher):
             )
             if not improving:
                 break
-            centre = conflict_free(centre, improving)
+            centre = conflict_free(problem, centre, improving)
             if centre not in scores.outcomes or centre in scores.dropped:
                 tried.add(centre)
                 scores |= yield Round([centre], n_rounds=self.rounds)
@@ -94,22 +94,23 @@ def exchanges(problem: Problem, centre: Mask, costs: NDArray[np.float64]) -> lis
     """
     cost = dict(zip(problem.free, np.where(np.isnan(costs), np.inf, costs).tolist(), strict=True))
     kept_layers = [layer for layer in problem.free if layer not in centre]
-    masks = [
+    masks = (
         centre - out | back
         for length in range(1, len(centre) + 1)
-        for out in runs(centre, length)
-        for back in runs(kept_layers, length)
-    ]
-    return sorted(masks, key=lambda mask: (sum(cost[layer] for layer in mask), mask))
+        for out in runs(problem, centre, length)
+        for back in runs(problem, kept_layers, length)
+    )
+    return sorted(filter(problem.is_legal, masks), key=lambda mask: (sum(cost[layer] for layer in mask), mask))
 
 
-def conflict_free(centre: Mask, improving: Iterable[Mask]) -> Mask:
+def conflict_free(problem: Problem, centre: Mask, improving: Iterable[Mask]) -> Mask:
     """Return `centre` after all exchanges that do not conflict.
 
     Args:
+        problem: The space of legal masks.
         centre: The mask whose layers are exchanged.
         improving: The masks after one exchange each, best first. An exchange is left out if an earlier one has
-            already exchanged one of its layers.
+            already exchanged one of its layers, or if pairs of the two overlap.
 
     Returns:
         A mask of the same size as `centre`.
@@ -117,6 +118,6 @@ def conflict_free(centre: Mask, improving: Iterable[Mask]) -> Mask:
     exchanged = Mask()
     for mask in improving:
         change = centre ^ mask
-        if not exchanged & change:
+        if not exchanged & change and problem.is_legal(centre ^ (exchanged | change)):
             exchanged |= change
     return centre ^ exchanged

@@ -138,6 +138,8 @@ def select(population: Sequence[Mask], rng: np.random.Generator) -> Mask:
 def cross(problem: Problem, rng: np.random.Generator, mother: Mask, father: Mask) -> Mask:
     """Return a child: it removes the layers that both parents remove, and a random part of those that one removes.
 
+    If pairs of the two parents overlap, free pairs complete it.
+
     Args:
         problem: The space of legal masks.
         rng: It draws the layers that only one parent removes.
@@ -149,8 +151,10 @@ def cross(problem: Problem, rng: np.random.Generator, mother: Mask, father: Mask
     """
     common = mother & father
     of_one_parent = (mother ^ father).layers
-    chosen = rng.permutation(len(of_one_parent))[: problem.n_remove - len(common)]
-    return common | (of_one_parent[index] for index in chosen)
+    child = problem.completed(common, [of_one_parent[index] for index in rng.permutation(len(of_one_parent))])
+    if len(child) < problem.n_remove:
+        child = problem.completed(child, rng.permutation(problem.free).tolist())
+    return child
 
 
 def mutate(problem: Problem, rng: np.random.Generator, mask: Mask) -> Mask:
@@ -164,7 +168,9 @@ def mutate(problem: Problem, rng: np.random.Generator, mask: Mask) -> Mask:
     Returns:
         The mutated mask, of the same size.
     """
-    kept_layers = [layer for layer in problem.free if layer not in mask]
-    if not kept_layers:
+    if len(mask) == len(problem.free):
         return mask
-    return mask - [mask.layers[rng.integers(len(mask))]] | [kept_layers[rng.integers(len(kept_layers))]]
+    removed_layer = mask.layers[rng.integers(len(mask))]
+    others = mask - [removed_layer]
+    kept_layers = [layer for layer in problem.allowed_with(others) if layer != removed_layer]
+    return others | [kept_layers[rng.integers(len(kept_layers))]] if kept_layers else mask

@@ -11,7 +11,6 @@ from dataclasses import dataclass
 import numpy as np
 from typing_extensions import override
 
-from raysearch.core.mask import Mask
 from raysearch.core.problem import Problem
 from raysearch.searchers.base import Round, Searcher, SearchGenerator
 
@@ -25,5 +24,5 @@ class ReverseOrderSearcher(Searcher):
 
     @override
     def search(self, problem: Problem, rng: np.random.Generator) -> SearchGenerator:
-        scores = yield Round([Mask(problem.free[-problem.n_remove :])])
+        scores = yield Round([problem.completed(problem.dense, reversed(problem.free))])
         return scores.best(1)[0]

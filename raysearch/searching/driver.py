@@ -2,8 +2,8 @@
 
 `run_searcher` drives a search to its end, and `run_rounds` round by round. With `check_requests`, the caller answers.
 
-If layers can only be removed in groups, the searcher has masks of groups (`Problem.of_groups`). Its requests, the
-answers and its result have masks of layers even then: `check_requests` translates.
+A searcher has masks of the problem's sites. Here its requests, the answers and its result have masks of the model:
+`check_requests` translates, unless the sites are the layers.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from raysearch.core.mask import Mask
 from raysearch.core.problem import Problem
 from raysearch.core.statistic import Statistic
 from raysearch.searchers.base import Remark, Round, Scores, Searcher, SearchGenerator
-from raysearch.searching.groups import in_layers
+from raysearch.searching.model_masks import in_model
 
 _Result = TypeVar("_Result")
 
@@ -62,8 +62,8 @@ def check_requests(searcher: Searcher, problem: Problem, seed: int) -> SearchGen
         ContractError: The searcher does not yield, yields an illegal mask, or returns a mask that is illegal or has no
             score.
     """
-    requests = _checked(searcher, problem.of_groups, seed)
-    return requests if problem.group == 1 else in_layers(requests, problem.of_groups.sites)
+    requests = _checked(searcher, problem, seed)
+    return requests if problem.sites.are_layers else in_model(requests, problem.sites)
 
 
 def _checked(searcher: Searcher, problem: Problem, seed: int) -> SearchGenerator:

@@ -17,7 +17,6 @@ from raysearch.searching.result import RoundSummary, SearchResult
 from raysearch.searching.search_record import SearchRecord
 from raysearch.searching.search_recorder import SearchRecorder
 from raysearch.searching.spec import Refiner, SearchSpec
-from raysearch.text.numbers import count
 
 
 @dataclass(frozen=True)
@@ -59,7 +58,7 @@ class Ending:
 
 @dataclass(frozen=True)
 class BudgetedEnding(Ending):
-    """Ends a search when its budget is spent, with the recommended number of layers.
+    """Ends a search when its budget is spent, with the recommended size.
 
     Args:
         budgeted: The search by budget.
@@ -111,16 +110,17 @@ class RefinedEnding(Ending):
     @override
     def result(self, mask: Mask) -> SearchResult:
         n_masks = self.refiner.masks
-        layers = count(self.recorder.problem.n_remove, "layer")
+        problem = self.recorder.problem
+        sites = problem.space.count(problem.size)
         best_masks = self.recorder.solutions[:n_masks]
         if len(best_masks) < 2:
             raise UserError(
-                f"refine.masks={n_masks} compares masks of {layers}, and searcher={self.spec.searcher_name} scored "
+                f"refine.masks={n_masks} compares masks of {sites}, and searcher={self.spec.searcher_name} scored "
                 f"{mask} alone; use one such as greedy, or refine=none"
             )
         if len(best_masks) < n_masks:
             self.observer.warn(
-                f"searcher={self.spec.searcher_name} scored {len(best_masks)} masks of {layers}; these are recovered "
+                f"searcher={self.spec.searcher_name} scored {len(best_masks)} masks of {sites}; these are recovered "
                 f"in place of refine.masks={n_masks}"
             )
         records = [replace(self.record, result=self.result_of(best_mask, None)) for best_mask in best_masks]

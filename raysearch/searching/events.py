@@ -55,12 +55,14 @@ class RecoveryHeader:
         mask: The removed layers; none for a dense model that was trained as a control.
         method_label: The study's label of the recovery method; empty if there is none.
         settings: The data and the options of the training, by dotted key of the configuration.
+        n_remove: The size of the mask, as ``remove=`` counts it.
     """
 
     recovery_id: str
     mask: Mask
     method_label: str
     settings: Mapping[str, Any]
+    n_remove: int
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,8 @@ from raysearch.core.trial import Trial
 from raysearch.core.versions import VERSION
 from raysearch.errors import UserError
 from raysearch.evaluation.spec import CalibrationSpec
-from raysearch.models.loading import describe, fingerprint
+from raysearch.models.description import describe
+from raysearch.models.loading import fingerprint
 from raysearch.models.source import gguf_file, locate
 from raysearch.models.spec import ModelSpec
 from raysearch.searching.search_record import SearchRecord

@@ -137,10 +137,10 @@ class Forecaster:
             UserError: The searcher needs gradients that the objectives do not have.
         """
         rehearsal = self._rehearsal(searcher, problem, seed)
-        rounds = _costs(rehearsal.requests, problem.sites, objectives, set() if cached is None else cached)
+        rounds = _costs(rehearsal.requests, problem.sites.layers, objectives, set() if cached is None else cached)
         if rehearsal.is_whole:
             return rounds
-        masks = searcher.count(problem.of_groups)
+        masks = searcher.count(problem)
         return None if masks is None else rounds + _remaining_rounds(rounds, masks)
 
     def _rehearsal(self, searcher: Searcher, problem: Problem, seed: int) -> _Rehearsal:
@@ -162,14 +162,14 @@ class _Rehearsal(Oracle):
     def __init__(self, problem: Problem) -> None:
         self.requests: list[Round | Statistic] = []
         self.is_whole = False
-        self._sites = problem.sites
-        self._layer_costs, noise = np.random.default_rng(0).random((2, len(problem.sites)))
+        self._sites = problem.sites.layers
+        self._layer_costs, noise = np.random.default_rng(0).random((2, len(self._sites)))
         self._statistic = (self._layer_costs + noise) / 2
 
     @override
     def evaluate(self, proposed: Round) -> Scores:
         self.requests.append(proposed)
-        return Scores(proposed, {mask: Loss(float(self._layer_costs[list(mask)].sum())) for mask in proposed.masks})
+        return Scores(proposed, {mask: Loss(self._loss(mask)) for mask in proposed.masks})
 
     @override
     def measure(self, statistic: Statistic) -> NDArray[np.float64]:
@@ -177,6 +177,12 @@ class _Rehearsal(Oracle):
         self.requests.append(statistic)
         shape = statistic.shape(self._sites)
         return np.broadcast_to(self._statistic, (1, *shape)) if len(shape) == 1 else np.ones((1, *shape))
+
+    def _loss(self, mask: Mask) -> float:
+        """Return the sum of the made-up costs of layers; an attention costs a third of its layer, an MLP the rest."""
+        shares = [1 / 3 if half.part == "attention" else 2 / 3 for half in mask.halves]
+        of_halves = sum(share * self._layer_costs[half.layer] for share, half in zip(shares, mask.halves, strict=True))
+        return float(self._layer_costs[list(mask.layers)].sum() + of_halves)
 
     @override
     def note(self, remark: Remark) -> None:

@@ -11,6 +11,7 @@ from pydantic import SerializerFunctionWrapHandler, model_serializer
 from raysearch.calibration.objectives.weighted import WeightedObjective
 from raysearch.core.mask import Mask
 from raysearch.core.problem import Problem
+from raysearch.core.space import LAYERS, Space
 from raysearch.errors import UserError
 from raysearch.evaluation.totals import known_totals
 from raysearch.ledger.ledger import Ledger
@@ -30,6 +31,7 @@ class Gap:
         percentile: The share of the masks with an equal or higher loss, in percent: 100 for the best.
         best: The best mask; of equal losses the first in mask order.
         best_loss: The loss of the best mask.
+        space: What the masks remove.
     """
 
     mask: Mask
@@ -39,6 +41,12 @@ class Gap:
     percentile: float
     best: Mask
     best_loss: float
+    space: Space = LAYERS
+
+    @property
+    def n_removed(self) -> int:
+        """The size of the mask, as ``remove=`` counts it."""
+        return self.space.size_of(self.mask)
 
     @property
     def gap(self) -> float:
@@ -48,7 +56,7 @@ class Gap:
     @model_serializer(mode="wrap")
     def _write(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
         fields: dict[str, Any] = write(self)
-        return {"n_removed": len(self.mask), "removed": fields.pop("mask"), **fields, "gap": self.gap}
+        return {"n_removed": self.n_removed, "removed": fields.pop("mask"), **fields, "gap": self.gap}
 
 
 def gap_of(record: SearchRecord, ledger: Ledger) -> Gap:
@@ -73,25 +81,26 @@ def gap_of(record: SearchRecord, ledger: Ledger) -> Gap:
         )
     calibration = result.fingerprints["calibration"]
     mask = result.mask
-    size = len(result.removed)
+    size = result.n_removed
     divisor = result.measure.divisor(result.samples.n_tokens, result.samples.n_samples)
     limits = None if result.target is None else result.target.limits
-    problem = Problem.of_sites(result.sites, size, record.settings.protect, limits=limits)
+    problem = Problem.of_sites(result.sites, size, record.settings.protect, limits=limits, space=result.space)
     n_shards = len(ledger.evaluations(calibration, [mask]).get(mask, ()))
     n_masks = problem.n_solutions
     rivals = [
         (summed / divisor if math.isfinite(summed) else math.inf, rival)
         for rival, summed in known_totals(ledger, calibration, n_shards)
-        if problem.is_solution(rival)
+        if problem.is_solved_by(rival)
     ]
     if len(rivals) < n_masks:
-        options = "" if result.target is None else f" {result.target.override}"
+        options = "" if result.space is LAYERS else f" space={result.space.name}"
+        options += "" if result.target is None else f" {result.target.override}"
         options += f" searcher.limit={n_masks}" if n_masks > ExhaustiveSearcher.limit else ""
         raise UserError(
-            f"SEARCH={record.search_id} cannot be ranked: {len(rivals):,} of the {n_masks:,} masks of {size} layers "
-            f"are known; get the others with raysearch search searcher=exhaustive remove={size}{options} screening=off "
-            "and the same model, data, objective, protect and seed"
+            f"SEARCH={record.search_id} cannot be ranked: {len(rivals):,} of the {n_masks:,} masks of {size} "
+            f"{result.space.plural} are known; get the others with raysearch search searcher=exhaustive "
+            f"remove={size}{options} screening=off and the same model, data, objective, protect and seed"
         )
     rank = 1 + sum(loss < result.loss for loss, _ in rivals)
     best_loss, best = min(rivals)
-    return Gap(mask, result.loss, n_masks, rank, 100 * (1 - (rank - 1) / n_masks), best, best_loss)
+    return Gap(mask, result.loss, n_masks, rank, 100 * (1 - (rank - 1) / n_masks), best, best_loss, result.space)

@@ -47,7 +47,7 @@ def write_knee(recommendation: Recommendation, store: Path) -> Path:
 
 
 def _figure(recommendation: Recommendation) -> Figure:
-    """Draw the loss over the dense model's by number of layers; speed and memory if measured; the KV cache if limited.
+    """Draw the loss over the dense model's by size; speed and memory if measured; the KV cache if limited.
 
     The recommended number is marked. Dashed lines are the budget, bars are one standard error.
     """
@@ -78,12 +78,14 @@ def _figure(recommendation: Recommendation) -> Figure:
     elif kv_memories:
         kv_changes = {size: (kv_memory.change, None) for size, kv_memory in kv_memories.items()}
         panels.append(KneePanel("KV cache\n(change)", kv_changes, budget.kv_memory, "{:+.0%}".format))
+    plural = recommendation.space.plural
     return draw_knee(
         Knee(
-            title=f"{recommendation.model}: {recommendation.n_removed} layers can go by {budget}",
+            title=f"{recommendation.model}: {recommendation.n_removed} {plural} can go by {budget}",
             sizes=[size.n_removed for size in recommendation.sizes],
             recommended_size=recommendation.n_removed,
             recommended_mask=str(recommendation.removed),
             panels=panels,
+            plural=plural,
         )
     )

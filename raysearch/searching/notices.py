@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 
 from raysearch.calibration.calibration import Calibration
+from raysearch.checkpoints.half_formats import formats_of
 from raysearch.core.hub import is_asked
 from raysearch.core.mask import Mask
 from raysearch.core.problem import AUTO, Problem, sizes_of
+from raysearch.core.space import Space
 from raysearch.evaluation.spec import EvaluationSpec
+from raysearch.models.description import describe
 from raysearch.models.devices import has_instructions
-from raysearch.models.loading import describe
 from raysearch.models.source import is_hub_id
 from raysearch.models.spec import ModelInfo, ModelSpec
 from raysearch.searching.gguf_masks import refused_masks
@@ -24,7 +27,7 @@ _LARGE = 10**7  # bytes; a file of this size takes some seconds to read
 
 
 def describe_model(model: ModelSpec, observer: Observer) -> ModelInfo:
-    """Return the sizes of a model (`raysearch.models.loading.describe`).
+    """Return the sizes of a model (`raysearch.models.description.describe`).
 
     Args:
         model: The model.
@@ -104,6 +107,23 @@ def warn_of_image_layers(info: ModelInfo, problem: Problem, observer: Observer) 
         )
 
 
+def warn_of_formats(info: ModelInfo, space: Space, observer: Observer) -> None:
+    """Warn if no format of exports can hold the masks of a search.
+
+    Args:
+        info: The model.
+        space: What the masks can remove.
+        observer: Gets the warning.
+    """
+    formats = formats_of({**info.config, **info.code}, space)
+    if all(form.why_not is not None for form in formats):
+        reasons = "; ".join(f"{form.title}: {form.why_not}" for form in formats)
+        observer.warn(
+            f"masks of space={space.name} can be searched and assessed, but not exported, since no format holds such a "
+            f"{info.model.name} ({reasons}); space=pairs gives models that every runtime loads"
+        )
+
+
 def warn_of_refused_masks(model: ModelSpec, problem: Problem, remove: int | str, observer: Observer) -> None:
     """Warn if `export --gguf` would refuse some or all masks of a search.
 
@@ -113,15 +133,16 @@ def warn_of_refused_masks(model: ModelSpec, problem: Problem, remove: int | str,
         remove: The number of layers to remove, a range, or ``"auto"``.
         observer: Gets the warning.
     """
-    sizes = range(1, problem.n_remove + 1) if remove == AUTO else sizes_of(remove)
-    groups = problem.of_groups.sites
-    n_whole = len(problem.sites) // problem.group
-    n_groups = [size // problem.group for size in sizes if size % problem.group == 0 and size <= problem.n_remove]
-    # No layer changes its position.
-    last_groups = [Mask(tuple(range(n_whole - number, n_whole))) for number in n_groups]
-    ends = [groups.layers_of(mask) for mask in last_groups]
-    # Every layer moves by one position, or by one group.
-    moved = [groups.layers_of(Mask.of(0, *list(mask)[1:])) for mask in last_groups]
+    sizes = range(1, problem.size + 1) if remove == AUTO else sizes_of(remove)
+    whole = [index for index, site in enumerate(problem.sites) if len(site.halves) == len(problem.sites[0].halves)]
+    unprotected = replace(problem, protected=frozenset(range(len(problem.sites))).difference(whole))
+    ends: list[Mask] = []  # no layer changes its position
+    moved: list[Mask] = []  # every layer moves by one position, or by one group
+    for number in sizes:
+        if number % problem.group == 0 and number <= problem.size:
+            of_size = replace(unprotected, n_remove=number // problem.group)
+            ends.append(problem.sites.mask_of(of_size.completed(Mask(), reversed(whole))))
+            moved.append(problem.sites.mask_of(of_size.completed(Mask.of(0), reversed(whole))))
     refused = refused_masks(model, [*ends, *moved])
     if refused:
         quantity = "all masks" if all(end in refused for end in ends) else "some masks"
@@ -142,5 +163,6 @@ def warn_before_search(
     warn_of_unknown_tokens(calibrations, observer)
     warn_of_dtype(info, observer)
     problem = spec.problem(info)
+    warn_of_formats(info, spec.space, observer)
     warn_of_refused_masks(spec.evaluation.model, problem, spec.remove, observer)
     warn_of_image_layers(info, problem, observer)

@@ -1,4 +1,4 @@
-"""Recommends how many layers to remove: the best masks of all sizes, compared with a budget."""
+"""Recommends how much to remove: the best masks of all sizes, compared with a budget."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from raysearch.core.mask import Mask
 from raysearch.core.measure import Measure
 from raysearch.core.problem import AUTO, Problem
 from raysearch.core.site import Sites
+from raysearch.core.space import LAYERS, Space
 from raysearch.core.trial import Trial, best_by_size
 from raysearch.errors import UserError
 from raysearch.evaluation.session import EvaluationSession
@@ -31,10 +32,8 @@ from raysearch.searching.recommendation import (
 from raysearch.searching.result import SearchResult
 from raysearch.searching.search_recorder import SearchRecorder
 from raysearch.searching.speeds import Summary, speed_of
-from raysearch.text.numbers import count
 from raysearch.text.numbers import size as size_text
 
-_OTHER_SIZES = "give a larger budget, or search other numbers of layers with remove=1..M"
 _LATENCY = "latency_s"  # a key of the recorded numbers of each measured mask
 #: The keys of values that are equal for numbers that can be compared.
 _CONDITIONS = ("runtime", "arguments", "machine", "threads", "batch", "context_tokens", "new_tokens")
@@ -64,7 +63,7 @@ class BudgetedSearch:
 
     Args:
         budget: The budget.
-        problem: The space of legal masks; its `n_remove` is the largest number of layers.
+        problem: The space of legal masks; its `n_remove` is the largest number of sites.
         session: Evaluates masks.
         recorder: The trials so far.
         meter: Returns speeds.
@@ -87,29 +86,32 @@ class BudgetedSearch:
         check_readout(self.budget, self.session.measure)
         if not self.budget.gains:
             return
-        sites = self.session.info.sites
-        groups = self.problem.of_groups
+        problem = self.problem
+        layers = self.session.info.sites
 
         def without_largest(size: Callable[[int], float]) -> Mask:
-            """Return the mask of as many groups as may go, of the largest ones."""
-            smallest_first = sorted(groups.free, key=size)
-            return groups.sites.layers_of(Mask.of(*smallest_first[-groups.n_remove :]))
+            """Return the mask of as many sites as may go, of the largest ones."""
+            smallest_first = sorted(problem.free, key=size)
+            return problem.sites.mask_of(problem.completed(Mask(), reversed(smallest_first)))
 
-        mask = without_largest(lambda group: groups.sites[group].parameters)
+        mask = without_largest(lambda index: problem.sites[index].parameters)
         speed = self._speeds([mask]).get(mask) if self.budget.measured_gains else None
         kv_memory = None
         if (kv_cache := self.kv_cache) is not None:
             most_saved = without_largest(
-                lambda group: -kv_cache.size_without(groups.sites.layers_of(Mask.of(group)), sites)
+                lambda index: -kv_cache.size_without(problem.sites.mask_of(Mask.of(index)), layers)
             )
-            kv_memory = kv_memory_of(most_saved, kv_cache, sites)
+            kv_memory = kv_memory_of(most_saved, kv_cache, layers)
         _check_memory(self.budget, speed)
-        _check_maximum(self.budget, speed, kv_memory)
-        facts = facts_of(mask, 0.0, 0.0, self.session.measure, self.budget, speed=speed, kv_memory=kv_memory)
+        _check_maximum(self.budget, problem.space, speed, kv_memory)
+        facts = facts_of(
+            mask, 0.0, 0.0, self.session.measure, self.budget, problem.space, speed=speed, kv_memory=kv_memory
+        )
         if missed := [self.budget.word(part) for part in facts.misses if part in self.budget.gains]:
             raise UserError(
-                f"no mask meets {' and '.join(missed)}: without {count(len(mask), 'layer')}, the most that may go, "
-                f"{self.session.info.model.label} reaches only: {', '.join(_gains(facts, self.budget))}; ask for less"
+                f"no mask meets {' and '.join(missed)}: without {problem.space.count(facts.n_removed)}, the most that "
+                f"may go, {self.session.info.model.label} reaches only: {', '.join(_gains(facts, self.budget))}; ask "
+                "for less"
             )
 
     def mask_at_end(self) -> Mask | None:
@@ -131,6 +133,7 @@ class BudgetedSearch:
             self.recorder.dense_loss,
             self.session.measure,
             self.budget,
+            self.problem.space,
             error=error,
             speed=speed,
             kv_memory=self._kv_memory(mask),
@@ -140,7 +143,7 @@ class BudgetedSearch:
         return mask if is_spent else None
 
     def recommend(self, result: SearchResult) -> Recommendation:
-        """Return the recommended number of layers to remove (see the function `recommend`)."""
+        """Return the recommended size of the mask (see the function `recommend`)."""
         masks = [trial.mask for trial in self._best()]
         # A budget of the KV cache alone is exact, and needs no measurement.
         is_measured = self.budget.measured_gains or self.budget.kv_memory is None
@@ -155,7 +158,7 @@ class BudgetedSearch:
 
     def _best(self) -> tuple[Trial, ...]:
         """Return the best trial of each size so far, ascending."""
-        return best_by_size(self.recorder.trials, self.problem.n_remove)
+        return best_by_size(self.recorder.trials, self.problem.size, self.problem.space)
 
 
 def kv_memory_of(mask: Mask, kv_cache: KvCache, sites: Sites) -> KvMemory:
@@ -164,7 +167,7 @@ def kv_memory_of(mask: Mask, kv_cache: KvCache, sites: Sites) -> KvMemory:
     Args:
         mask: The mask.
         kv_cache: The KV cache of the dense model.
-        sites: The sites of the dense model.
+        sites: The layers of the dense model.
 
     Returns:
         The size, and its change relative to the dense model.
@@ -180,10 +183,10 @@ def recommend(
     measured: Mapping[Mask, Speed] | None = None,
     kv_cache: KvCache | None = None,
 ) -> Recommendation:
-    """Return the recommended number of layers to remove.
+    """Return the recommended size of the mask: the number of layers to remove, or of pairs or halves.
 
-    If the budget limits losses, this is the largest number of layers that keeps to the budget; if it has only gains,
-    the smallest. A measurement with a standard error keeps to the budget only beyond that error.
+    If the budget limits losses, this is the largest size that keeps to the budget; if it has only gains, the smallest.
+    A measurement with a standard error keeps to the budget only beyond that error.
 
     Args:
         result: The search.
@@ -194,10 +197,10 @@ def recommend(
         kv_cache: The KV cache of the dense model; None if the budget does not limit it.
 
     Returns:
-        The recommended number of layers with its reason, and the facts of every number.
+        The recommended size with its reason, and the facts of every size.
 
     Raises:
-        UserError: A part of the budget was not measured, or no number of layers keeps to the budget.
+        UserError: A part of the budget was not measured, or no size keeps to the budget.
     """
     check_readout(budget, result.measure)
     sizes = _sizes(result, budget, ledger, measured or {}, kv_cache)
@@ -213,16 +216,17 @@ def recommend(
                 + result.settings.places.ledger_option
             )
     for size in sizes:
-        _check_maximum(budget, size.speed, size.kv_memory)
+        _check_maximum(budget, result.space, size.speed, size.kv_memory)
     keeping = [size for size in sizes if size.keeps]
     if not keeping:
         near = _nearest(sizes)
-        remedies = ["give another budget" if result.settings.remove == AUTO else _OTHER_SIZES]
+        other_sizes = f"give a larger budget, or search other numbers of {result.space.plural} with remove=1..M"
+        remedies = ["give another budget" if result.settings.remove == AUTO else other_sizes]
         if not near.misses and not near.unknown:
             remedies.insert(0, _more_exact(near.unsure))
         raise UserError(
             f"SEARCH={result.search_id} has no mask within {budget}; the nearest, of "
-            f"{count(near.n_removed, 'layer')}, {_shortfall(near)}: {_facts(near, budget, result.measure)}; "
+            f"{result.space.count(near.n_removed)}, {_shortfall(near)}: {_facts(near, budget, result.measure)}; "
             + ", or ".join(remedies)
         )
     chosen = keeping[0] if budget.only_gains else keeping[-1]
@@ -236,7 +240,8 @@ def recommend(
         sizes=sizes,
         n_removed=chosen.n_removed,
         removed=chosen.mask,
-        reason=_reason(chosen, sizes, budget, result.measure),
+        reason=_reason(chosen, sizes, budget, result.measure, result.space),
+        space=result.space,
     )
 
 
@@ -265,7 +270,7 @@ def _check_memory(budget: Budget, speed: Speed | None) -> None:
         )
 
 
-def _check_maximum(budget: Budget, speed: Speed | None, kv_memory: KvMemory | None) -> None:
+def _check_maximum(budget: Budget, space: Space, speed: Speed | None, kv_memory: KvMemory | None) -> None:
     """Refuse a budget of a single maximum that the dense model keeps to; the numbers are those of any mask."""
     (part, *others) = budget.limits
     if others:
@@ -287,8 +292,8 @@ def _check_maximum(budget: Budget, speed: Speed | None, kv_memory: KvMemory | No
         dense = speed.dense_latency_ms, f"{speed.dense_latency_ms:.4g} ms"
     if dense is not None and dense[0] <= limit:
         raise UserError(
-            f"{budget.word(part)} is no less than the dense model needs, {dense[1]}, so no layer has to go; ask for "
-            "less"
+            f"{budget.word(part)} is no less than the dense model needs, {dense[1]}, so no {space.noun} has to go; "
+            "ask for less"
         )
 
 
@@ -298,6 +303,7 @@ def facts_of(
     dense_loss: float,
     measure: Measure,
     budget: Budget,
+    space: Space = LAYERS,
     *,
     error: float | None = None,
     speed: Speed | None = None,
@@ -311,6 +317,7 @@ def facts_of(
         dense_loss: The loss of the dense model.
         measure: The unit of the losses.
         budget: The budget.
+        space: What the mask removes.
         error: The standard error of the difference of the losses; None if it is not known.
         speed: The speed of the mask; None if it was not measured.
         kv_memory: The size of its KV cache; None if it was not counted.
@@ -351,7 +358,7 @@ def facts_of(
 
     misses = tuple(part for part in measured if is_missed(part, values[part]))
     return SizeFacts(
-        n_removed=len(mask),
+        n_removed=space.size_of(mask),
         mask=mask,
         loss=loss,
         delta=delta,
@@ -378,7 +385,7 @@ def _sizes(
     speeds = _recorded_speeds(result, ledger)
     if result.recommendation is not None:
         speeds |= {size.n_removed: size.speed for size in result.recommendation.sizes if size.speed is not None}
-    speeds |= {len(mask): speed for mask, speed in measured.items()}
+    speeds |= {result.space.size_of(mask): speed for mask, speed in measured.items()}
     return tuple(
         facts_of(
             trial.mask,
@@ -386,6 +393,7 @@ def _sizes(
             result.dense_loss,
             result.measure,
             budget,
+            result.space,
             error=result.delta_errors.get(size),
             speed=speeds.get(size),
             kv_memory=None if kv_cache is None else kv_memory_of(trial.mask, kv_cache, result.sites),
@@ -396,10 +404,10 @@ def _sizes(
 
 
 def _recorded_speeds(result: SearchResult, ledger: Ledger) -> dict[int, Speed]:
-    """Return the recorded speeds and memory relative to the dense model, by number of removed layers.
+    """Return the recorded speeds and memory relative to the dense model, by size of the mask.
 
-    All of them were measured in the search's runtime, and under the same conditions: those under which most numbers of
-    layers are known.
+    All of them were measured in the search's runtime, and under the same conditions: those under which most sizes are
+    known.
     """
     by_conditions: dict[tuple[Any, ...], dict[Mask, Summary]] = {}
     for mask, summary in assessments_with(ledger, result.fingerprints["model"], _LATENCY):
@@ -409,17 +417,16 @@ def _recorded_speeds(result: SearchResult, ledger: Ledger) -> dict[int, Speed]:
     best: dict[int, Speed] = {}
     for summaries in by_conditions.values():
         speeds = {
-            size: speed_of(trial.mask, result.sites, summaries, result.group)
-            for size, trial in result.best_by_size.items()
+            size: speed_of(trial.mask, result.space_sites, summaries) for size, trial in result.best_by_size.items()
         }
         measured = {size: speed for size, speed in speeds.items() if speed is not None}
         best = max(best, measured, key=len)
     return best
 
 
-def _reason(chosen: SizeFacts, sizes: Sequence[SizeFacts], budget: Budget, measure: Measure) -> str:
+def _reason(chosen: SizeFacts, sizes: Sequence[SizeFacts], budget: Budget, measure: Measure, space: Space) -> str:
     """Return a sentence on the chosen size, and on why the next size does not keep to the budget."""
-    sentence = f"{count(chosen.n_removed, 'layer')} can go: {_facts(chosen, budget, measure)}"
+    sentence = f"{space.count(chosen.n_removed)} can go: {_facts(chosen, budget, measure)}"
     further = [size for size in sizes if size.n_removed > chosen.n_removed]
     extreme = "largest"
     if budget.only_gains:

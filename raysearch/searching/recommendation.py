@@ -1,4 +1,4 @@
-"""A budget, and the recommended number of layers to remove."""
+"""A budget, and the recommended number of layers, pairs or halves to remove."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from typing import NamedTuple
 from raysearch.core.json import Number
 from raysearch.core.mask import Mask
 from raysearch.core.measure import Measure
+from raysearch.core.space import LAYERS, Space
 from raysearch.errors import UserError
 from raysearch.text.numbers import added
 from raysearch.text.numbers import size as size_text
@@ -206,10 +207,10 @@ class KvMemory:
 
 @dataclass(frozen=True)
 class SizeFacts:
-    """The best mask of one number of layers, and its facts; a number that is not known is None.
+    """The best mask of one size, and its facts; a number that is not known is None.
 
     Args:
-        n_removed: The number of removed layers.
+        n_removed: The size, as ``remove=`` counts it.
         mask: The mask.
         loss: Its loss, in the measure's unit.
         delta: Its loss minus the dense model's.
@@ -282,7 +283,7 @@ def latency_text(speed: Speed) -> str:
 
 @dataclass(frozen=True)
 class Recommendation:
-    """The recommended number of layers to remove.
+    """The recommended size of the mask of a search: the number of layers to remove, or of pairs or halves.
 
     Args:
         search_id: The search.
@@ -291,11 +292,12 @@ class Recommendation:
         budget: The budget.
         dense_loss: The loss of the dense model.
         dense_readout: Its readout.
-        sizes: The facts of the best mask of each number of layers, ascending.
-        n_removed: The recommended number.
-        removed: The best mask of that number.
+        sizes: The facts of the best mask of each size, ascending.
+        n_removed: The recommended size.
+        removed: The best mask of that size.
         reason: The reason, as a sentence.
         confidence: The one-sided confidence that the mask keeps to the budget.
+        space: What the masks remove.
     """
 
     search_id: str
@@ -309,14 +311,16 @@ class Recommendation:
     removed: Mask
     reason: str
     confidence: float = CONFIDENCE
+    space: Space = LAYERS
 
     def __str__(self) -> str:
         """Return the search, the budget and the reason."""
         return f"{self.search_id}, {self.budget}: {self.reason}"
 
     def _repr_html_(self) -> str:
-        """Return HTML for notebooks: the reason, and a table of the best mask of each number of layers."""
-        head = "".join(f"<th>{name}</th>" for name in ("layers", "removed", "loss over dense", "budget"))
+        """Return HTML for notebooks: the reason, and a table of the best mask of each size."""
+        columns = (self.space.plural, "removed", "loss over dense", "budget")
+        head = "".join(f"<th>{name}</th>" for name in columns)
         rows = ""
         for size in self.sizes:
             if size.mask == self.removed:

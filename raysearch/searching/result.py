@@ -18,6 +18,7 @@ from raysearch.core.json import NumberOrNan, plain
 from raysearch.core.mask import Mask
 from raysearch.core.measure import Measure, readout_text
 from raysearch.core.site import Sites
+from raysearch.core.space import LAYERS, Space
 from raysearch.core.trial import Trial, best_by_size
 from raysearch.figures.search import Plots
 from raysearch.searching.recommendation import Recommendation
@@ -51,7 +52,7 @@ class ParameterCounts:
 
     Args:
         parameters: The parameters of the dense model.
-        parameters_removed: The parameters of the removed layers.
+        parameters_removed: The parameters of what is removed.
     """
 
     parameters: int
@@ -85,6 +86,7 @@ class SearchHeader:
         labels: The labels of the search in its study, by axis; empty without a study.
         parent: The tracker's id of the study, if it has one.
         target: What the target leaves of the masks; None without a target.
+        space: What the masks remove; whole layers in old records without it.
     """
 
     search_id: str
@@ -103,11 +105,18 @@ class SearchHeader:
     labels: Mapping[str, str] = field(default_factory=dict)
     parent: str | None = None
     target: TargetLimits | None = None
+    space: Space = LAYERS
 
     @property
     def sites(self) -> Sites:
-        """The sites of the dense model; records do not contain their sizes, which are all 1 here."""
-        return Sites.of_layers([1] * self.n_layers, self.layer_kinds or None)
+        """The layers of the dense model; records do not contain the sizes of their halves, which are all 1 here."""
+        return Sites.of_layers([2] * self.n_layers, self.layer_kinds or None, [1] * self.n_layers)
+
+    @property
+    def space_sites(self) -> Sites:
+        """The sites that the searcher removes; they are groups of layers if the target allows only these."""
+        sites = self.space.select(self.sites)
+        return sites if self.group == 1 else sites.in_groups(self.group)
 
     @property
     def group(self) -> int:
@@ -131,7 +140,7 @@ class RoundSummary:
         n_requested: How many evaluations the searcher has requested.
         n_computed: How many of them were computed.
         round_best_loss: The lowest loss of a mask of this round, without the dense model; None if none has a loss.
-        best_loss: The lowest loss so far of a mask that removes M layers; None if there is none.
+        best_loss: The lowest loss so far of a mask of the size M; None if there is none.
         layer_forwards_computed: The computed layer-forwards, in passes of one layer over the whole calibration.
         layer_forwards_naive: The layer-forwards of a full forward for each requested mask, in the same unit.
         seconds: The time since this process started the search.
@@ -174,18 +183,19 @@ class SearchResult(SearchHeader):
     """The mask of a search and all of its evidence, which suffices to repeat the search to a tracker.
 
     Args:
-        removed: The removed layers, 0-based, ascending.
+        removed: The removed layers, 0-based, ascending; the name of a half, such as ``17a``, in place of its layer if
+            the other half stays.
         removal_order: The order of removal, if each round extended the best mask of the last round (greedy); else None.
         dense_loss: The loss of the dense model.
-        loss: The loss with the layers removed.
+        loss: The loss with these removed.
         delta_error: The standard error of `loss` minus `dense_loss` from the choice of samples; None if there is none.
         work: The work of the process that ran the search.
         samples: The size of the calibrations.
         size: The size of the model, and of what was removed.
-        delta_errors: The `delta_error` of the best mask of each number of layers, by that number.
+        delta_errors: The `delta_error` of the best mask of each size, by that size.
         statistics: The names of the measured statistics of the dense model, in order.
         remarks: The remarks of the searcher, by name.
-        recommendation: The recommended number of layers, for ``remove=auto``; else None.
+        recommendation: The recommended size, for ``remove=auto``; else None.
         refinement: The best masks before and after a short recovery, for ``refine=recover``; else None. `removed` is
             then the best mask after the recovery, and `loss` its loss before.
         separation: How many other masks are not significantly worse; None if that is not known.
@@ -196,8 +206,8 @@ class SearchResult(SearchHeader):
         rounds: The summary of each round.
     """
 
-    removed: tuple[int, ...]
-    removal_order: tuple[int, ...] | None
+    removed: tuple[int | str, ...]
+    removal_order: tuple[int | str, ...] | None
     dense_loss: float
     loss: float
     delta_error: float | None
@@ -218,8 +228,13 @@ class SearchResult(SearchHeader):
 
     @property
     def mask(self) -> Mask:
-        """The removed layers as a mask."""
-        return Mask(self.removed)
+        """The removed layers and halves as a mask."""
+        return Mask.of(*self.removed)
+
+    @property
+    def n_removed(self) -> int:
+        """The size of the mask, as ``remove=`` counts it."""
+        return self.space.size_of(self.mask)
 
     @property
     def dense_readout(self) -> float:
@@ -233,14 +248,15 @@ class SearchResult(SearchHeader):
 
     @property
     def best_by_size(self) -> dict[int, Trial]:
-        """The best trial of each number of layers from 1 to M, or of all numbers for ``remove=auto``.
+        """The best trial of each size from 1 to M, or of all sizes for ``remove=auto``.
 
         For M it is the trial of the result. This need not have the lowest loss: a short recovery may have chosen it, or
         several losses are equal.
         """
-        largest = len(self.removed) if self.recommendation is None else self.recommendation.sizes[-1].n_removed
+        largest = self.n_removed if self.recommendation is None else self.recommendation.sizes[-1].n_removed
         of_result = [trial for trial in self.trials if trial.mask == self.mask and trial.loss is not None][:1]
-        best = {len(trial.mask): trial for trial in (*best_by_size(self.trials, largest), *of_result)}
+        trials = (*best_by_size(self.trials, largest, self.space), *of_result)
+        best = {self.space.size_of(trial.mask): trial for trial in trials}
         return dict(sorted(best.items()))
 
     @property
@@ -273,20 +289,20 @@ class SearchResult(SearchHeader):
 
     def to_frame(self) -> pd.DataFrame:
         """Return the trials as a table (`trials_frame`)."""
-        return trials_frame(self.trials, self.measure)
+        return trials_frame(self.trials, self.measure, self.space)
 
     def _repr_html_(self) -> str:
-        """Return HTML for notebooks: the mask of the search, and a table of the best mask of each number of layers."""
+        """Return HTML for notebooks: the mask of the search, and a table of the best mask of each size."""
         unit = escape(self.measure.unit)
         delta = added(self.loss - self.dense_loss, self.delta_error)
         sentence = f"removed {self.sites.text(self.mask)}, loss over dense {delta} {unit}"
-        columns = ("layers", "removed", f"loss ({unit})", self.measure.readout)
+        columns = (self.space.plural, "removed", f"loss ({unit})", self.measure.readout)
         head = "".join(f"<th>{name}</th>" for name in columns if name)
         rows = ""
         for mask, loss in [(Mask(), self.dense_loss), *((trial.mask, trial.loss) for trial in self.path)]:
             assert loss is not None, "best masks have a loss"
             readouts = [readout_text(self.measure, value) for value in named_readout(self.measure, loss).values()]
-            cells = [len(mask), mask, f"{loss:.4f}", *readouts]
+            cells = [self.space.size_of(mask), mask, f"{loss:.4f}", *readouts]
             rows += "<tr>" + "".join(f"<td>{cell}</td>" for cell in cells) + "</tr>"
         title = f"<b>{escape(self.search_id)}</b> on {escape(self.model)}: {sentence}"
         notes = self.warnings if self.separation is None else [str(self.separation), *self.warnings]
@@ -313,7 +329,7 @@ class SearchResult(SearchHeader):
         below = None if self.separation is None else self.separation.below_dense
         remedy = f"measure it on other data: raysearch assess {self.search_id}{self.settings.places.ledger_option}"
         if self.choices["objective"] != "perplexity":
-            masks = f"masks=[[],{[*self.removed]}]".replace(" ", "")
+            masks = f"masks=[[],[{','.join(map(str, self.removed))}]]"
             model = self.settings.model_path if self.choices.get("model") == "custom" else self.model
             remedy = f"compare perplexities: raysearch score {quote(f'model={model}')} {quote(masks)}"
         if below != "beyond noise":
@@ -327,7 +343,7 @@ class SearchResult(SearchHeader):
     @property
     def plot(self) -> Plots:
         """The figures as Matplotlib axes: ``result.plot.path()``, ``.masks()``, ``.progress()``, ``.trials()``."""
-        return Plots(self.trials, self.sites, self.mask, self.measure)
+        return Plots(self.trials, self.sites, self.mask, self.measure, self.space)
 
     @model_validator(mode="before")
     @classmethod
@@ -350,9 +366,9 @@ class SearchResult(SearchHeader):
         if info.round_trip:
             return values
         path = [
-            {"n_removed": len(trial.mask), "removed": list(trial.mask), "loss": trial.loss}
+            {"n_removed": size, "removed": trial.mask.parts, "loss": trial.loss}
             | named_readout(self.measure, trial.loss)
-            for trial in self.path
+            for size, trial in self.best_by_size.items()
             if trial.loss is not None
         ]
         readouts = named_readout(self.measure, self.dense_loss, "dense_{}") | named_readout(self.measure, self.loss)
@@ -365,16 +381,17 @@ def in_brief(result: SearchResult) -> dict[str, Any]:
     return {name: value for name, value in plain(replace(result, config={})).items() if name not in long}
 
 
-def trials_frame(trials: Iterable[Trial], measure: Measure) -> pd.DataFrame:
+def trials_frame(trials: Iterable[Trial], measure: Measure, space: Space = LAYERS) -> pd.DataFrame:
     """Return trials as a table, a row for each mask in the order of proposal; the dense model comes first.
 
-    The columns are the fields of `Trial`, the number of removed layers, the readout under its name, and the loss on
+    The columns are the fields of `Trial`, the size of the mask, the readout under its name, and the loss on
     each calibration if there are several. A failed mask has no loss. A screened mask has no loss, but an estimate with
     bounds.
 
     Args:
         trials: The trials of a search; at least one.
         measure: The unit of their losses.
+        space: What sizes count.
 
     Returns:
         The table, whose index is the index of the trial.
@@ -386,7 +403,7 @@ def trials_frame(trials: Iterable[Trial], measure: Measure) -> pd.DataFrame:
         readout = {} if trial.loss is None else named_readout(measure, trial.loss)
         fields = {name: value for name, value in vars(trial).items() if name not in ("parts", "screened", "mask")}
         bounds = {} if trial.screened is None else vars(trial.screened)
-        row = {"mask": str(trial.mask), "n_removed": len(trial.mask), **fields, **readout}
+        row = {"mask": str(trial.mask), "n_removed": space.size_of(trial.mask), **fields, **readout}
         row |= {"screened": bool(bounds)} | {f"screened_{name}": value for name, value in bounds.items()}
         row |= {f"loss on {name}": loss for name, loss in trial.parts.items()}
         rows.append(row)

@@ -12,6 +12,7 @@ from subprocess import DEVNULL, SubprocessError, check_output
 from raysearch.core.json import plain, without_secrets
 from raysearch.core.mask import Mask
 from raysearch.core.paths import as_path
+from raysearch.core.problem import Problem
 from raysearch.core.versions import version_of
 from raysearch.errors import EvaluationError, UserError
 from raysearch.evaluation.pool import Pool
@@ -35,7 +36,6 @@ from raysearch.searching.separate import separation_of
 from raysearch.searching.separation import Separation
 from raysearch.searching.spec import SearchSpec
 from raysearch.searching.work import EvaluationCounts, LayerForwards, LayerTokens, SearchWork
-from raysearch.text.numbers import count
 from raysearch.text.redaction import redact
 from raysearch.text.sentences import first_line
 
@@ -129,9 +129,17 @@ def search_rounds(
         announce_large_files(spec.evaluation, observer)
     n_passes = 1.0 if expected is None else expected.n_passes(info.sites)
     with closing(
-        open_session(spec.evaluation, info, observer.progress, context.prepared, context.make_pool, n_passes)
+        open_session(
+            spec.evaluation,
+            info,
+            observer.progress,
+            context.prepared,
+            context.make_pool,
+            n_passes,
+            removable=problem.sites,
+        )
     ) as session:
-        header = _header(spec, session, problem.n_remove, context)
+        header = _header(spec, session, problem, context)
         if resumes not in (None, header.search_id):
             raise _changed_search_error(resumes, session)
         with locked(session.ledger, header.search_id, "SEARCH", wait=not is_alone):
@@ -183,7 +191,7 @@ class _Search:
         """
         if self.recorder.is_undecided:
             self.observer.warn(
-                f"all masks of {count(len(result.removed), 'layer')} have the same loss, so there is no reason to "
+                f"all masks of {result.space.count(result.n_removed)} have the same loss, so there is no reason to "
                 "prefer the one named; use more or other samples, or another objective"
             )
         result = replace(result, separation=self._separation(result))
@@ -206,7 +214,8 @@ class _Search:
         if (best := self.recorder.best) is not None:
             self.finish("stopped", replace(self.result(best, None), complete=False))
             return
-        failure = f"its budget was spent before a mask of {self.recorder.problem.n_remove} layers was scored"
+        problem = self.recorder.problem
+        failure = f"its budget was spent before a mask of {problem.size} {problem.space.plural} was scored"
         self._write("stopped", failure=failure)
         self._end_without_result(failure, stopped=True)
 
@@ -260,11 +269,11 @@ class _Search:
         pool_stats = session.evaluator.pool_stats
         meter = session.evaluator.meter
         n_screened = sum(trial.screened is not None for trial in recorder.trials)
-        order = (recorder.removal_order() or ())[: len(mask)]
+        size = self.header.space.size_of(mask)
         result = SearchResult(
-            **{**vars(self.header), "n_remove": len(mask)},
-            removed=mask.layers,
-            removal_order=order if Mask.of(*order) == mask else None,
+            **{**vars(self.header), "n_remove": size},
+            removed=tuple(mask.parts),
+            removal_order=recorder.removal_order(mask),
             dense_loss=recorder.dense_loss,
             loss=recorder.losses[mask],
             delta_error=None,
@@ -295,14 +304,14 @@ class _Search:
         errors = {
             size: error for size, error in zip(result.best_by_size, path_errors, strict=True) if error is not None
         }
-        return replace(result, delta_error=errors.get(len(mask)), delta_errors=errors)
+        return replace(result, delta_error=errors.get(size), delta_errors=errors)
 
     def _separation(self, result: SearchResult) -> Separation | None:
         """Compare the mask with the others; None if a recovery chose it, or if several losses are combined."""
         if result.refinement is not None or len(self.session.calibrations) > 1:
             return None
         calibration = self.session.calibrations[0]
-        return separation_of(result.mask, result.trials, calibration, self.session.ledger, result.group)
+        return separation_of(result.mask, result.trials, calibration, self.session.ledger, self.recorder.problem)
 
     def _write(self, state: State, result: SearchResult | None = None, failure: str | None = None) -> SearchRecord:
         return write_search(self.session.ledger, self.header.search_id, self.spec.config, state, result, failure)
@@ -331,7 +340,7 @@ def _changed_search_error(search_id: str, session: EvaluationSession) -> UserErr
     )
 
 
-def _header(spec: SearchSpec, session: EvaluationSession, n_remove: int, context: StudyContext) -> SearchHeader:
+def _header(spec: SearchSpec, session: EvaluationSession, problem: Problem, context: StudyContext) -> SearchHeader:
     packages = ("raysearch", "torch", "transformers", "ray", "mlflow")
     header = SearchHeader(
         search_id=spec.search_id(session.fingerprint),
@@ -344,12 +353,13 @@ def _header(spec: SearchSpec, session: EvaluationSession, n_remove: int, context
         versions={name: version_of(name) for name in packages} | {"python": platform.python_version()},
         git_commit=_git_commit(),
         n_layers=session.info.sites.n_layers,
-        n_remove=n_remove,
+        n_remove=problem.size,
         dtype=session.info.dtype,
         layer_kinds=tuple(site.kind for site in session.info.sites),
         labels=context.labels,
         parent=context.parent,
         target=spec.target_limits(session.info),
+        space=problem.space,
     )
     return without_secrets(header)
 

@@ -77,7 +77,7 @@ class SearchRecord:
         """Return the best trial of a size.
 
         Args:
-            remove: The number of removed layers; None for the mask of the search, 0 for the dense model.
+            remove: The size of the mask; None for the mask of the search, 0 for the dense model.
 
         Raises:
             UserError: The search has no result yet, or no such mask.
@@ -85,10 +85,11 @@ class SearchRecord:
         if remove == 0:
             return self.finished_result.trials[0]
         best = self.finished_result.best_by_size
-        size = len(self.finished_result.removed) if remove is None else remove
+        size = self.finished_result.n_removed if remove is None else remove
         if size not in best:
             raise UserError(
-                f"--remove={remove} is not a number of layers that {self.search_id} has a mask of; "
+                f"--remove={remove} is not a number of {self.finished_result.space.plural} that {self.search_id} has a "
+                f"mask of; "
                 f"choose one of: {', '.join(map(str, best))}"
             )
         return best[size]

@@ -33,7 +33,7 @@ class SearchRecorder(Oracle):
     neither as requested nor in the naive cost, even if the searcher requests it.
 
     Args:
-        problem: The space of legal masks.
+        problem: The space of legal masks. The recorder has the masks of the model that belong to it.
         evaluator: Evaluates masks and measures statistics.
         observer: Gets each trial and each round.
         started: When the search began, by `time.perf_counter`.
@@ -42,7 +42,7 @@ class SearchRecorder(Oracle):
         rounds: All rounds and their scores, in order.
         summaries: The summary of each round.
         losses: The loss of each mask that has one.
-        best: The mask with the lowest loss so far that removes M layers; of equal losses the first in mask order.
+        best: The mask with the lowest loss so far that removes M sites; of equal losses the first in mask order.
         remarks: The last remark of each name.
         statistics: The measured statistics, in order.
         n_computed: How many masks were computed, at least in part.
@@ -97,13 +97,13 @@ class SearchRecorder(Oracle):
 
     @property
     def solutions(self) -> list[Mask]:
-        """The masks that remove M layers and have a loss, lowest loss first; equal losses in mask order."""
-        masks = [mask for mask in self.losses if self.problem.is_solution(mask)]
+        """The masks that remove M sites and have a loss, lowest loss first; equal losses in mask order."""
+        masks = [mask for mask in self.losses if self.problem.is_solved_by(mask)]
         return sorted(masks, key=lambda mask: (self.losses[mask], mask))
 
     @property
     def is_undecided(self) -> bool:
-        """Whether several masks that remove M layers have a loss, and all losses are equal."""
+        """Whether several masks that remove M sites have a loss, and all losses are equal."""
         masks = self.solutions
         return len(masks) > 1 and self.losses[masks[0]] == self.losses[masks[-1]]
 
@@ -114,7 +114,7 @@ class SearchRecorder(Oracle):
         but those rounds may have kept fewer than `count`.
         """
         dropped = {trial.mask for trial in self.trials if trial.screened is not None} - self.losses.keys()
-        masks = sorted(filter(self.problem.is_solution, dropped))
+        masks = sorted(filter(self.problem.is_solved_by, dropped))
         if not masks:
             return None
         solutions = self.solutions
@@ -176,8 +176,8 @@ class SearchRecorder(Oracle):
             self._add_trial(mask, evaluation, len(self.rounds))
         computed = [mask for mask, evaluation in requested.items() if not evaluation.cached]
         self.n_computed += len(computed)
-        self.naive_computed += naive_layer_forwards(computed, self.problem.sites)
-        self.naive_layer_forwards += naive_layer_forwards(requested, self.problem.sites)
+        self.naive_computed += naive_layer_forwards(computed, self.problem.sites.layers)
+        self.naive_layer_forwards += naive_layer_forwards(requested, self.problem.sites.layers)
         pruned = replace(scores, outcomes={mask: outcome for mask, outcome in scores.outcomes.items() if mask})
         round_best = pruned.best(1)[0] if pruned.losses else None
         self.summaries.append(
@@ -197,19 +197,23 @@ class SearchRecorder(Oracle):
         self.observer.on_event(RoundEnded(self.summaries[-1]))
         return scores
 
-    def removal_order(self) -> tuple[int, ...] | None:
-        """Return the layers in the order of removal if each round tried all extensions of its parent; else None."""
-        order: list[int] = []
+    def removal_order(self, mask: Mask) -> tuple[int | str, ...] | None:
+        """Return the parts of a mask in the order of removal, if each round tried all extensions of its parent.
+
+        None if a round did not, or if the mask is not the best of a round.
+        """
+        order: list[int | str] = []
         parent = self.problem.dense
         for proposed, scores in self.rounds:
-            if set(proposed.masks) != set(self.problem.children([parent])):
+            if not self.problem.extends(parent, proposed.masks):
                 return None
             best = scores.best(1)[0]
-            order.extend(best - parent)
-            if self.problem.is_solution(best):
+            if mask.contains(best):
+                order.extend(best.without(parent).parts)
+            if self.problem.is_solved_by(best):
                 break
             parent = best
-        return tuple(order)
+        return tuple(order) if Mask.of(*order) == mask else None
 
     def _add_dense_trial(self, evaluation: Evaluation) -> None:
         if evaluation.loss is None:  # such as when a large weight overflows
@@ -223,7 +227,7 @@ class SearchRecorder(Oracle):
     def _add_trial(self, mask: Mask, evaluation: Evaluation, round_number: int) -> None:
         if evaluation.loss is not None:
             self.losses[mask] = evaluation.loss
-            if self.problem.is_solution(mask):
+            if self.problem.is_solved_by(mask):
                 rivals = [mask] if self.best is None else [mask, self.best]
                 self.best = min(rivals, key=lambda rival: (self.losses[rival], rival))
         parts = zip(self.part_names, evaluation.parts, strict=False)

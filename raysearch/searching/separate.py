@@ -11,6 +11,7 @@ import numpy as np
 
 from raysearch.calibration.calibration import Calibration
 from raysearch.core.mask import Mask
+from raysearch.core.problem import Problem
 from raysearch.core.trial import Trial
 from raysearch.evaluation.screening import shard_order
 from raysearch.ledger.ledger import Ledger
@@ -36,7 +37,7 @@ class _LossGap:
 
 
 def separation_of(
-    mask: Mask, trials: Sequence[Trial], calibration: Calibration, ledger: Ledger, group: int = 1
+    mask: Mask, trials: Sequence[Trial], calibration: Calibration, ledger: Ledger, problem: Problem
 ) -> Separation | None:
     """Compare the mask of a search with the other masks of its size.
 
@@ -45,7 +46,7 @@ def separation_of(
         trials: The trials of the search.
         calibration: The calibration of the search.
         ledger: Contains the losses of samples.
-        group: The number of layers that can only be removed together.
+        problem: The problem of the search.
 
     Returns:
         The comparison; None if no other mask was evaluated, or if there is no standard error, since the loss is a sum,
@@ -54,7 +55,7 @@ def separation_of(
     if calibration.measure.per == "set" or calibration.n_samples < 2:
         return None
     shards_seen = _shards_seen(trials, calibration.n_shards)
-    reference, rivals = _rivals(mask, {trial.mask: trial for trial in trials if trial.mask in shards_seen}, group)
+    reference, rivals = _rivals(mask, {trial.mask: trial for trial in trials if trial.mask in shards_seen}, problem)
     if not rivals:
         return None
     differences = [*_differences(reference, {rival: shards_seen[rival] for rival in rivals}, calibration, ledger)]
@@ -73,6 +74,7 @@ def separation_of(
         n_samples=calibration.n_samples,
         samples_needed=_samples_needed(not_worse, share),
         below_dense=below_dense,
+        space=problem.space,
     )
 
 
@@ -87,17 +89,20 @@ def _shards_seen(trials: Sequence[Trial], n_shards: int) -> dict[Mask, int]:
     return seen
 
 
-def _rivals(mask: Mask, trials: Mapping[Mask, Trial], group: int) -> tuple[Mask, list[Mask]]:
+def _rivals(mask: Mask, trials: Mapping[Mask, Trial], problem: Problem) -> tuple[Mask, list[Mask]]:
     """Return the reference of the comparison, and the masks that are compared with it."""
-    same_size = [rival for rival in trials if len(rival) == len(mask) and rival != mask]
-    if same_size or len(mask) < 2 * group:
+    same_size = [rival for rival in trials if problem.size_of(rival) == problem.size_of(mask) and rival != mask]
+    indices = problem.sites.indices_of(mask)
+    assert indices is not None, f"{mask} has no sites of {problem.sites}"
+    if same_size or len(indices) < 2:
         return mask, same_size
-    singles = [Mask(mask.layers[start : start + group]) for start in range(0, len(mask), group)]
+    singles = [problem.sites.mask_of(Mask.of(index)) for index in indices]
     losses = {single: trial.loss for single in singles if (trial := trials.get(single)) and trial.loss is not None}
     if len(losses) < len(singles):
         return mask, []
     worst = max(losses, key=lambda single: (losses[single], single))
-    return worst, [rival for rival in trials if len(rival) == group and rival.layers[0] not in mask]
+    others = {problem.sites.mask_of(Mask.of(index)) for index in problem.allowed_with(indices)}
+    return worst, [rival for rival in trials if rival in others]
 
 
 def _differences(

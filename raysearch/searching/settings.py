@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from raysearch.core.paths import option_for
+from raysearch.core.space import LAYERS, SPACES, Space
 
 
 @dataclass(frozen=True)
@@ -108,9 +109,14 @@ class SearchSettings:
         return remove
 
     @property
-    def protect(self) -> Sequence[int]:
-        """The layers that are never removed; negative indices count from the end."""
-        protect: Sequence[int] = self.config["protect"]
+    def space(self) -> Space:
+        """What could be removed."""
+        return SPACES[self.config.get("space", LAYERS.name)]
+
+    @property
+    def protect(self) -> Sequence[int | str]:
+        """The layers and halves that are never removed; negative layers count from the end."""
+        protect: Sequence[int | str] = self.config["protect"]
         return protect
 
     @property

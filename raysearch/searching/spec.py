@@ -11,6 +11,7 @@ from raysearch.calibration.objectives.base import StateObjective
 from raysearch.core.digest import digest
 from raysearch.core.kv_cache import KvCache
 from raysearch.core.problem import AUTO, Problem, sizes_of
+from raysearch.core.space import LAYERS, Space
 from raysearch.errors import UserError
 from raysearch.evaluation.session import EvaluationSession
 from raysearch.evaluation.spec import EvaluationSpec, identity_of
@@ -88,7 +89,7 @@ class SearchSpec:
         searcher_name: The name of its file in ``conf/searcher/``, shown to users.
         remove: M, the number of layers to remove; or a range, ``"1..9"``, to search all of its numbers; or ``"auto"``,
             as many as the budget allows.
-        protect: Layers that are never removed; negative indices count from the end.
+        protect: Layers and halves that are never removed; negative layers count from the end.
         seed: The seed of the searcher's random numbers.
         config: The resolved configuration, plain values without secrets, for the record and for ``raysearch resume``.
         budget: The budget of ``remove="auto"``; else None.
@@ -97,6 +98,7 @@ class SearchSpec:
         refiner: Recovers the best masks before the best one is chosen; None to choose by their losses alone.
         target: The names of the runtimes that are to run the result; empty for any. Masks that one of them would run as
             another model are not proposed.
+        space: What can be removed.
 
     Raises:
         UserError: The parts contradict each other.
@@ -106,7 +108,7 @@ class SearchSpec:
     searcher: Searcher
     searcher_name: str
     remove: int | str
-    protect: Sequence[int]
+    protect: Sequence[int | str]
     seed: int
     config: Mapping[str, Any]
     budget: Budget | None = None
@@ -114,6 +116,7 @@ class SearchSpec:
     serve: ServeOptions = field(default_factory=ServeOptions)
     refiner: Refiner | None = None
     target: Sequence[str] = ()
+    space: Space = LAYERS
 
     def __post_init__(self) -> None:
         if self.budget is not None and self.remove != AUTO:
@@ -177,11 +180,13 @@ class SearchSpec:
             UserError: `remove` or `protect` does not fit the model or the target, or the data have images and a mask
                 may remove a layer at whose place the model adds features of images.
         """
-        limits = limits_of(info, self.target)
-        problem = Problem.of_sites(info.sites, self.remove, self.protect, self.evaluation.model.name, limits)
+        limits = limits_of(info, self.target, space=self.space)
+        problem = Problem.of_sites(
+            info.sites, self.remove, self.protect, self.evaluation.model.name, limits, self.space
+        )
         needed = list(info.image_layers)
         has_images = any(calibration.data.format.has_images for calibration in self.evaluation.calibrations)
-        if has_images and not info.sites.in_layers(needed) <= problem.protected:
+        if has_images and not problem.sites.in_layers(needed) <= problem.protected:
             raise UserError(
                 f"{self.evaluation.model.name} adds features of images at the places of its layers {needed}, so masks "
                 f"without one of them cannot be judged on images; use protect={needed}"
@@ -193,10 +198,17 @@ class SearchSpec:
         if not self.target:
             return None
         problem = self.problem(info)
-        n_remove = problem.n_remove
-        n_without = Problem.of_sites(info.sites, n_remove, self.protect).n_solutions
-        limits = limits_of(info, self.target)
-        return TargetLimits(tuple(self.target), limits, info.sites.n_layers, n_remove, problem.n_solutions, n_without)
+        n_remove = problem.size
+        n_without = Problem.of_sites(info.sites, n_remove, self.protect, space=self.space).n_solutions
+        return TargetLimits(
+            runtimes=tuple(self.target),
+            limits=limits_of(info, self.target, space=self.space),
+            n_layers=info.sites.n_layers,
+            n_remove=n_remove,
+            n_masks=problem.n_solutions,
+            n_without=n_without,
+            space=self.space,
+        )
 
     def kv_cache(self, info: ModelInfo) -> KvCache:
         """Return the KV cache of the dense model in the runtime of the speeds, for as many sequences and tokens.
@@ -223,9 +235,11 @@ class SearchSpec:
             "calibration": calibration_fingerprint,
             "searcher": identity_of(self.searcher),
             "remove": self.remove,
-            "protect": sorted(self.protect),
+            "protect": sorted(self.protect, key=lambda part: (isinstance(part, str), part)),
             "seed": self.seed,
         }
+        if self.space is not LAYERS:
+            identity["space"] = self.space.name
         if self.target:
             identity["target"] = self.target
         if self.evaluation.screening is not None:

@@ -1,13 +1,15 @@
-"""The speed and memory of masks from measured summaries: of a mask itself, or added up over kinds of layers.
+"""The speed and memory of masks from measured summaries: of a mask itself, or added up over kinds of sites.
 
 Layers of one kind take the same time and memory. So a mask that removes several layers of one kind tells what each of
-them takes, and the time of any mask is the dense model's minus what its layers take. Summaries are those of
+them takes, and the time of any mask is the dense model's minus what its layers take. This holds for pairs and halves,
+too. Summaries are those of
 `raysearch.assessment.speed.SpeedJob`, or of a runtime that serves the model: it does not matter who measured them.
 """
 
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from itertools import chain
 from statistics import median
@@ -32,42 +34,43 @@ def masks_of_kinds(sites: Sites, removable: Collection[int], refused_sizes: Coll
     """Return the masks that are measured for the speeds of all others: half of the removable sites of each kind.
 
     Args:
-        sites: The sites of the model.
+        sites: The sites of a searcher.
         removable: The indices of the sites that masks may remove.
         refused_sizes: The numbers of sites that no mask may remove.
 
     Returns:
-        A mask for each kind, of its last sites, at least one. Of a kind that has no number of sites that a mask may
-        remove there is none.
+        A mask of these sites for each kind, of its last sites that do not overlap, at least one. Of a kind that has no
+        number of sites that a mask may remove there is none.
     """
     masks = []
     for indices in sites.by_kind(sorted(removable)).values():
-        half = math.ceil(len(indices) / 2)
-        possible = {*range(1, len(indices) + 1)}.difference(refused_sizes)
+        last_first: list[int] = []
+        for index in reversed(indices):
+            if sites.overlaps[index].isdisjoint(last_first):
+                last_first.append(index)
+        half = math.ceil(len(last_first) / 2)
+        possible = {*range(1, len(last_first) + 1)}.difference(refused_sizes)
         if possible:
-            masks.append(Mask.of(*indices[-min(possible, key=lambda size: abs(size - half)) :]))
+            masks.append(Mask.of(*last_first[: min(possible, key=lambda size: abs(size - half))]))
     return masks
 
 
-def speed_of(mask: Mask, sites: Sites, summaries: Mapping[Mask, Summary], group: int = 1) -> Speed | None:
+def speed_of(mask: Mask, sites: Sites, summaries: Mapping[Mask, Summary]) -> Speed | None:
     """Return the speed and the memory of a mask relative to the dense model.
 
-    They are those of the mask itself, or of a mask with as many sites of each kind, if one was measured. Otherwise what
-    the mask's sites take is subtracted from the dense model's time and memory.
+    They are those of the mask itself, or of a mask with as many layers or halves of each kind, if one was measured.
+    Otherwise what the mask's layers take is subtracted from the dense model's time and memory. If layers of one kind
+    alone were not measured, it is what the mask's sites take: groups of layers, pairs or halves.
 
     Args:
-        mask: The mask, not empty.
-        sites: The sites of the model.
-        summaries: Measured numbers by mask.
-        group: Masks have whole groups of so many sites. What groups take adds up if sites of one kind alone were not
-            measured.
+        mask: The mask of the model, not empty.
+        sites: The sites of the search.
+        summaries: Measured numbers by mask of the model.
 
     Returns:
         The speed and the memory, which is None if it was not measured; None if sites of a kind were not measured.
     """
     parts = _parts(mask, sites, summaries)
-    if parts is None and group > 1:
-        parts = _parts_of_groups(mask, sites.in_groups(group), summaries)
     if parts is None:
         return None
     decoding, latency = (_share(parts, key) for key in ("decode_s", "latency_s"))
@@ -105,30 +108,36 @@ def _parts(mask: Mask, sites: Sites, summaries: Mapping[Mask, Summary]) -> list[
     """Return the measured masks that add up to a mask; None if there are none."""
     if mask in summaries:
         return [_Part(summaries[mask], 1.0)]
-    stand_in = sites.of_same_speed(mask)
+    kinds = _kinds(mask, sites.layers)
     for measured, summary in summaries.items():
-        if measured and sites.of_same_speed(measured) == stand_in:
+        if _kinds(measured, sites.layers) == kinds:
             return [_Part(summary, 1.0)]
+    return _parts_by_kind(mask, sites.layers, summaries) or _parts_by_kind(mask, sites, summaries)
+
+
+def _kinds(mask: Mask, layers: Sites) -> Counter[int]:
+    """Return the numbers of removed halves by kind, or of removed layers if the halves of the model are not known."""
+    if layers.parts:
+        return Counter(layers.parts[half.position].kind for half in mask.all_halves)
+    return Counter(layers[layer].kind for layer in mask)
+
+
+def _parts_by_kind(mask: Mask, sites: Sites, summaries: Mapping[Mask, Summary]) -> list[_Part] | None:
+    """Return the measured masks of one kind of sites that add up to a mask; None if there are none."""
+    indices = sites.indices_of(mask)
+    if indices is None:
+        return None
+    measured_indices = {
+        measured: sites_of_mask for measured in summaries if (sites_of_mask := sites.indices_of(measured))
+    }
     parts = []
-    for kind, indices in sites.by_kind(mask).items():
-        of_kind = [measured for measured in summaries if {*sites.by_kind(measured)} == {kind}]
+    for kind, indices_of_kind in sites.by_kind(indices).items():
+        of_kind = [measured for measured, others in measured_indices.items() if {*sites.by_kind(others)} == {kind}]
         if not of_kind:
             return None
-        largest = max(of_kind, key=len)
-        parts.append(_Part(summaries[largest], len(indices) / len(largest)))
+        largest = max(of_kind, key=lambda measured: len(measured_indices[measured]))
+        parts.append(_Part(summaries[largest], len(indices_of_kind) / len(measured_indices[largest])))
     return parts
-
-
-def _parts_of_groups(mask: Mask, groups: Sites, summaries: Mapping[Mask, Summary]) -> list[_Part] | None:
-    """Return the measured masks of whole groups that add up to a mask; None if there are none."""
-
-    def of_groups(layers: Mask) -> Mask:
-        return Mask.of(*groups.in_layers(layers))
-
-    whole = {
-        of_groups(mask): summary for mask, summary in summaries.items() if groups.layers_of(of_groups(mask)) == mask
-    }
-    return _parts(of_groups(mask), groups, whole)
 
 
 def _share(parts: Sequence[_Part], key: str) -> Estimate:

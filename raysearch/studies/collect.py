@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from raysearch.core.mask import Mask
-from raysearch.core.trial import Trial, joint_removals
+from raysearch.core.trial import joint_removals
 from raysearch.ledger.ledger import Ledger
 from raysearch.ledger.locks import is_locked
 from raysearch.searching.gguf_masks import refused_masks_of_record
@@ -115,13 +115,14 @@ def _outcome(result: SearchResult, assessed: AssessedMasks) -> Outcome:
         layer_forwards_alone=result.work.layer_forwards.alone,
         layer_forwards_naive=result.work.layer_forwards.naive,
         seconds=result.work.seconds,
-        path={len(trial.mask): trial.loss for trial in result.path if trial.loss is not None},
-        best_so_far=_best_so_far(result.trials, len(result.removed)),
+        path={size: trial.loss for size, trial in result.best_by_size.items() if trial.loss is not None},
+        best_so_far=_best_so_far(result),
         assessed=assessed.of(result.mask),
-        joint_removals=joint_removals(result.trials, result.group),
+        joint_removals=joint_removals(result.trials, result.space_sites, result.space),
         items=assessed.items.get(str(result.mask), {}),
         n_samples=result.samples.n_samples,
         source=_source(result.config),
+        space=result.space,
     )
 
 
@@ -132,11 +133,12 @@ def _source(config: Mapping[str, Any]) -> str:
     return json.dumps([config.get("objective"), source], sort_keys=True)
 
 
-def _best_so_far(trials: Sequence[Trial], size: int) -> list[tuple[int, float]]:
-    """Return each new lowest loss of a mask with `size` layers, with the number of evaluations until then."""
+def _best_so_far(result: SearchResult) -> list[tuple[int, float]]:
+    """Return each new lowest loss of a mask of the result's size, with the number of evaluations until then."""
     best: list[tuple[int, float]] = []
-    proposed = [trial for trial in trials if trial.round > 0]
+    proposed = [trial for trial in result.trials if trial.round > 0]
     for evaluations, trial in enumerate(proposed, start=1):
-        if len(trial.mask) == size and trial.loss is not None and (not best or trial.loss < best[-1][1]):
+        is_of_size = result.space.size_of(trial.mask) == result.n_removed
+        if is_of_size and trial.loss is not None and (not best or trial.loss < best[-1][1]):
             best.append((evaluations, trial.loss))
     return best

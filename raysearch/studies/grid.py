@@ -23,6 +23,8 @@ from raysearch.text.sentences import did_you_mean
 
 #: The columns of a table of searches. Any other axis is a part of the calibration's label.
 _DIMENSIONS = ("model", "calibration", "searcher", "remove", "seed", "draw")
+#: Other spaces are compared as other searchers are, at the same M.
+_SPACE = "space"
 #: Other samples of the same calibration are another draw of it, not another calibration.
 _DRAW = "draw"
 _DRAW_KEY = "data.seed"
@@ -156,6 +158,8 @@ def _closes(words: str) -> bool:
 
 
 def _dimension(axis: str) -> str:
+    if axis == _SPACE:
+        return "searcher"
     group = _DRAW if axis == _DRAW_KEY else axis.partition(".")[0]
     return group if group in _DIMENSIONS else "calibration"
 

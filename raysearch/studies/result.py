@@ -12,6 +12,7 @@ from raysearch.core.estimate import Estimate, Metric
 from raysearch.core.mask import Mask
 from raysearch.core.measure import Measure
 from raysearch.core.site import Sites
+from raysearch.core.space import LAYERS, Space
 from raysearch.core.trial import JointRemoval
 from raysearch.recovery.recovery_record import RecoveryRecord
 from raysearch.studies.spec import Margin
@@ -26,7 +27,7 @@ class Outcome:
     """The result of one search of the study.
 
     Args:
-        removed: The removed layers, 0-based, ascending.
+        removed: The removed layers, 0-based, ascending, and the removed halves of others, such as ``17a``.
         measure: The measure of the losses.
         dense_loss: The loss of the dense model.
         loss: The loss of the mask.
@@ -36,17 +37,18 @@ class Outcome:
         layer_forwards_alone: Layer-forwards with an empty ledger.
         layer_forwards_naive: Layer-forwards with a full forward for each mask.
         seconds: Wall-clock time of the process that finished the search.
-        path: The lowest loss, by the number of removed layers, from 1.
-        best_so_far: Each new lowest loss of a mask with M layers, as ``(evaluations, loss)``.
+        path: The lowest loss, by the size of the mask, from 1.
+        best_so_far: Each new lowest loss of a mask of the size M, as ``(evaluations, loss)``.
         assessed: The assessed numbers, by the name of a metric.
-        joint_removals: The cost of several layers together, and the sum of their single costs.
+        joint_removals: The cost of several sites together, and the sum of their single costs.
         items: The contribution of each window, document or item to a number of `assessed`, or to the logarithm of a
             perplexity.
         n_samples: Samples of its calibration; None in older records.
         source: The same text for calibrations that differ only in their number of samples and their draw.
+        space: What the mask removes.
     """
 
-    removed: tuple[int, ...]
+    removed: tuple[int | str, ...]
     measure: Measure
     dense_loss: float
     loss: float
@@ -62,6 +64,17 @@ class Outcome:
     items: Annotated[Mapping[str, Sequence[float]], _NOT_WRITTEN] = field(default_factory=dict)
     n_samples: int | None = None
     source: Annotated[str, _NOT_WRITTEN] = ""
+    space: Space = LAYERS
+
+    @property
+    def mask(self) -> Mask:
+        """The removed layers and halves as a mask; empty if they are not known."""
+        return Mask.of(*self.removed)
+
+    @property
+    def n_removed(self) -> int:
+        """The size of the mask, as ``remove=`` counts it."""
+        return self.space.size_of(self.mask)
 
 
 @dataclass(frozen=True)
@@ -100,7 +113,7 @@ class RecoveredMask:
     Args:
         model: The label of its model.
         found_by: The searchers that found the mask, or ``dense`` for the dense model.
-        remove: M, how many layers are removed.
+        remove: M, the size of the mask.
         record: The recorded recovery.
         is_only_mask: Whether this is the only recovered mask of its size that these searchers found.
     """
@@ -125,7 +138,7 @@ class StudyResult:
         study_id: Its id.
         name: Its name.
         cells: Its searches, in the study's order.
-        sites: The sites of each dense model.
+        sites: The layers of each dense model.
         metrics: The metrics of the assessment, in the order of the tables' columns.
         dense: The assessed numbers of the dense model, by model, then by the name of a metric.
         facts: How and where the study was run, by subject: command, data, versions, machine, date.
@@ -168,6 +181,12 @@ class StudyResult:
         ]
         shared, separate, naive = map(sum, zip(*costs, strict=True)) if costs else (0.0, 0.0, 0.0)
         return {"shared": shared, "separate": separate, "naive": naive}
+
+    @property
+    def plural(self) -> str:
+        """What M counts, for labels: ``layers``, or ``layers or pairs``."""
+        plurals = dict.fromkeys(cell.outcome.space.plural for cell in self.cells if cell.outcome is not None)
+        return " or ".join(plurals) or LAYERS.plural
 
     @property
     def totals(self) -> dict[str, float]:

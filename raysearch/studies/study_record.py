@@ -21,7 +21,7 @@ class CellRecord:
         model: The label of its model.
         calibration: The label of its objective and data.
         searcher: The label of its searcher and options.
-        remove: M, how many layers are removed.
+        remove: M, how many layers, pairs or halves are removed.
         seed: The seed of its searcher.
         search_id: Its id.
         layer_forwards_shared: The layer-forwards that it adds to the study, for masks that no search before it, in the
@@ -37,7 +37,7 @@ class CellRecord:
         held_out: The mean loss of its mask on the other draws, on samples that its own draw does not contain; None if
             there are none.
         held_out_by_draw: The same loss on each other draw, by its label; empty in older records.
-        n_free: How many layers are not protected, so that they may be removed; None if unknown.
+        n_free: How many layers, pairs or halves are not protected, so that they may be removed; None if unknown.
         group: The number of layers that its target allows to remove only together.
     """
 

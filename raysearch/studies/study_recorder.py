@@ -92,7 +92,7 @@ def record_study(
             stochastic=cell.search.searcher.stochastic,
             held_out=fmean(held_out[number].values()) if number in held_out else None,
             held_out_by_draw=held_out.get(number, {}),
-            n_free=len(problem.free),
+            n_free=len(problem.free) * problem.group,
             group=problem.group,
         )
         for number, (cell, search_id, problem) in enumerate(zip(study.cells, search_ids, problems, strict=True))
@@ -165,8 +165,8 @@ def _errors_to_best(
     Both losses are on the same samples.
     """
     errors: dict[int, float | None] = {}
-    for size in {len(result.removed) for result in results.values()}:
-        peers = {number: result for number, result in results.items() if len(result.removed) == size}
+    for size in {result.n_removed for result in results.values()}:
+        peers = {number: result for number, result in results.items() if result.n_removed == size}
         best = min(peers.values(), key=lambda result: result.loss).mask
         size_errors = standard_errors(calibration, ledger, [result.mask for result in peers.values()], best)
         errors.update(zip(peers, size_errors, strict=True))

@@ -31,12 +31,14 @@ def recovered_masks(searches: Sequence[tuple[CellRecord, SearchRecord]], ledger:
     """
     searchers_by_model: dict[tuple[str, str], dict[Mask, dict[str, None]]] = {}  # model, then mask, then searchers
     samples: dict[Mask, set[str]] = {}
+    sizes = {Mask(): 0}
     for cell, search in searches:
         if (result := search.result) is not None:
             searchers_by_mask = searchers_by_model.setdefault(
                 (cell.model, result.fingerprints["model"]), {Mask(): {"dense": None}}
             )
             searchers_by_mask.setdefault(result.mask, {})[cell.searcher] = None
+            sizes.setdefault(result.mask, result.n_removed)
             for mask in (Mask(), result.mask):
                 samples.setdefault(mask, set()).add(result.fingerprints["calibration"])
     recovered: list[RecoveredMask] = []
@@ -49,10 +51,10 @@ def recovered_masks(searches: Sequence[tuple[CellRecord, SearchRecord]], ledger:
         records = [record for record in candidates if search_samples.get(record.search_id) in samples[record.mask]]
         mask_methods = [_method(record) for record in records if record.mask]
         records = [record for record in records if record.mask or _method(record) in mask_methods]
-        n_masks = Counter((*searchers_by_mask[mask], len(mask)) for mask in {record.mask for record in records})
+        n_masks = Counter((*searchers_by_mask[mask], sizes[mask]) for mask in {record.mask for record in records})
         for record in with_distinct_ways(records):
             found_by = [*searchers_by_mask[record.mask]]
-            size = len(record.mask)
+            size = sizes[record.mask]
             recovered.append(RecoveredMask(model, found_by, size, record, is_only_mask=n_masks[*found_by, size] == 1))
     return recovered
 

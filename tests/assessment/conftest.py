@@ -21,7 +21,8 @@ from raysearch.core.mask import Mask
 from raysearch.evaluation.pool import Pool
 from raysearch.evaluation.replica import Replica
 from raysearch.ledger.ledger import Ledger
-from raysearch.models.loading import describe, load_model, quiet
+from raysearch.models.description import describe
+from raysearch.models.loading import load_model, quiet
 from raysearch.models.source import locate
 from raysearch.models.spec import ModelSpec
 from raysearch.models.stack import LayerStack

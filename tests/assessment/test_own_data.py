@@ -15,7 +15,7 @@ from raysearch.calibration.calibration import Calibration
 from raysearch.configuration import build
 from raysearch.configuration.compose import compose
 from raysearch.evaluation.prepared_data import prepare_data
-from raysearch.models.loading import describe
+from raysearch.models.description import describe
 from tests.cli.conftest import Run, World
 
 ASSESS = ["assess=offline", "assess.seq_len=16", "assess.speed.enabled=false"]

@@ -30,7 +30,7 @@ from raysearch.cli.study_tables import assessment_table
 from raysearch.core.mask import Mask
 from raysearch.errors import UserError
 from raysearch.ledger.ledger import Ledger
-from raysearch.models.loading import describe
+from raysearch.models.description import describe
 from raysearch.models.runtime_cache import kv_cache_in
 from raysearch.models.spec import ModelInfo, ModelSpec
 from raysearch.searching.serve_options import Serve, ServeOptions

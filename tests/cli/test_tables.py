@@ -334,7 +334,8 @@ def test_remarks_are_plain_words() -> None:
 
 
 def test_lists_of_different_lengths_share_a_table() -> None:
-    table = remark_table({"block_influence": [0.25, None], "gates": [504543.94, 2.0, 3.0], "gap": 1.0})
+    remarks = {"block_influence": [0.25, None], "gates": [504543.94, 2.0, 3.0], "gap": 1.0}
+    table = remark_table(remarks, "layer", ["0", "1", "2"])
     assert [column.header for column in table.columns] == ["layer", "block influence", "gates"]
     assert [list(column.cells) for column in table.columns] == [
         ["0", "1", "2"],

@@ -12,7 +12,7 @@ from raysearch.cluster.options import ClusterOptions
 from raysearch.cluster.sizing import ReplicaRange
 from raysearch.errors import UserError
 from raysearch.evaluation.inline_pool import InlinePool
-from raysearch.models.loading import describe
+from raysearch.models.description import describe
 from raysearch.models.source import locate
 from raysearch.models.spec import ModelInfo, ModelSpec
 from tests.models.families import FAMILIES

@@ -34,7 +34,7 @@ def test_jaccard():
 
 
 def test_bad_text_is_refused(sentences: Sentences):
-    texts = ["21,22", "{a}", "{1,}", "{-1}", "{1.5}", "", "{1}{2}"]
+    texts = ["21,22", "{a}", "{1,}", "{-1}", "{1.5}", "", "{1}{2}", "{1b}", "{m1}"]
     sentences.refused_each(Mask.parse, texts)
 
 

@@ -69,31 +69,23 @@ def _of_fours(remove: int | str, protect: list[int]) -> Problem:
 
 
 def test_groups_are_removed_as_a_whole():
-    problem = _of_fours(4, [5])
-    assert problem.protected == {4, 5, 6, 7, 12, 13}
-    assert problem.singles == (Mask.of(0, 1, 2, 3), Mask.of(8, 9, 10, 11))
-    assert problem.children(problem.singles[:1]) == (Mask.of(0, 1, 2, 3, 8, 9, 10, 11),)
-    legal = [mask for n in range(14) for mask in map(Mask, combinations(range(14), n)) if problem.is_legal(mask)]
-    assert legal == [Mask(), *problem.singles, Mask.of(0, 1, 2, 3, 8, 9, 10, 11)]
-    assert sum(map(problem.is_solution, legal)) == problem.n_solutions == 2
-
-
-def test_a_searcher_gets_the_groups_as_sites():
     problem = _of_fours(8, [5])
-    groups = problem.of_groups
-    assert [site.label for site in groups.sites] == ["0-3", "4-7", "8-11", "12-13"]
-    assert (groups.n_remove, groups.noun) == (2, "group")
-    assert groups.protected == {1, 3}
-    assert groups.sites.total_cost == groups.sites.n_layers == 14
-    assert [*map(groups.sites.layers_of, groups.singles)] == [*problem.singles]
-    assert groups.sites.parameters(Mask.of(0, 3)) == 6
-    without_groups = Problem.create(14, 8)
-    assert without_groups.of_groups is without_groups
+    assert [site.label for site in problem.sites] == ["0-3", "4-7", "8-11", "12-13"]
+    assert problem.protected == {1, 3}
+    assert (problem.n_remove, problem.noun, problem.group, problem.size) == (2, "group", 4, 8)
+    assert problem.sites.total_cost == problem.sites.n_layers == 14
+    assert [*map(problem.sites.mask_of, problem.singles)] == [Mask.of(0, 1, 2, 3), Mask.of(8, 9, 10, 11)]
+    assert problem.children(problem.singles[:1]) == (Mask.of(0, 2),)
+    assert problem.n_solutions == 1
+    solved = [mask for n in range(14) for mask in map(Mask, combinations(range(14), n)) if problem.is_solved_by(mask)]
+    assert solved == [Mask.of(0, 1, 2, 3, 8, 9, 10, 11)]
+    assert problem.extends(Mask.of(0, 1, 2, 3), solved)
+    assert not problem.extends(Mask(), solved)
 
 
 def test_multiples_of_groups_count():
     sizes: dict[int | str, int] = {4: 4, 8: 8, "1..9": 8, "1..4": 4, "auto": 12}
-    assert {remove: _of_fours(remove, []).n_remove for remove in sizes} == sizes
+    assert {remove: _of_fours(remove, []).size for remove in sizes} == sizes
 
 
 def test_what_a_target_does_not_allow_is_refused(sentences: Sentences):

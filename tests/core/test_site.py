@@ -1,6 +1,6 @@
 from raysearch.core.json import from_json, to_record
-from raysearch.core.mask import Mask
-from raysearch.core.site import Half, Site, Sites
+from raysearch.core.mask import Half, Mask
+from raysearch.core.site import Block, Run, Site, Sites
 
 SITES = Sites.of_layers([100, 100, 120, 100])
 
@@ -22,8 +22,7 @@ def test_a_mask_removes_parameters_and_cost():
 
 def test_sites_of_layers():
     assert SITES.in_layers([0, 3]) == {0, 3}
-    assert SITES.last(2) == Mask.of(2, 3)
-    assert SITES.last(0) == Mask()
+    assert SITES.with_halves([Half(1, "mlp")]) == {1}
 
 
 def test_masks_of_as_many_layers_of_each_kind_are_equally_fast():
@@ -37,22 +36,36 @@ def test_masks_of_as_many_layers_of_each_kind_are_equally_fast():
     assert windows.by_kind([3, 0, 2]) == {1: [3], 0: [0, 2]}
 
 
-def test_sites_of_halves_run_in_order():
-    """Of halves, a layer stays while one of its halves does."""
-    attentions = [Site(f"{layer}a", (Half(layer, "attention"),), 1, 0.25) for layer in range(2)]
-    mlps = [Site(f"{layer}m", (Half(layer, "mlp"),), 3, 0.75) for layer in range(2)]
-    halves = Sites((attentions[0], mlps[0], attentions[1], mlps[1]))
-    assert (halves.n_layers, halves.total_cost, halves.layer_parameters) == (2, 2, (4, 4))
-    assert halves.kept_layers(Mask.of(0)) == (0, 1)
-    assert halves.kept_layers(Mask.of(0, 1)) == (1,)
-    assert halves.in_layers([1]) == {2, 3}
-    assert halves.remaining_cost(Mask.of(1, 2)) == 1
+def test_a_mask_of_halves_removes_their_parameters_and_cost():
+    sites = Sites.of_layers([100, 200], attention_parameters=[25, 100])
+    mask = Mask.of("0a", "1m")
+    assert [(part.label, part.parameters, part.cost) for part in sites.parts] == [
+        ("0a", 25, 0.25),
+        ("0m", 75, 0.75),
+        ("1a", 100, 0.5),
+        ("1m", 100, 0.5),
+    ]
+    assert (sites.parameters(mask), sites.cost(mask), sites.remaining_cost(mask)) == (125, 0.75, 1.25)
+    assert [*sites.runs(mask)] == [Run(0, "mlp"), Run(1, "attention")]
+    assert sites.run_cost(Run(0, "mlp")) == 0.75
+    assert sites.run_cost(Run(1)) == 1
+    assert sites.kept_layers(mask) == (0, 1)
+
+
+def test_an_attention_and_the_next_mlp_make_a_block():
+    sites = Sites.of_equal_layers(4)
+    assert sites.blocks(Mask.of(1)) == (Block(0, 0), Block(2, 2), Block(3, 3))
+    assert sites.blocks(Mask.of("0m", "1a")) == (Block(0, 1), Block(2, 2), Block(3, 3))
+    assert sites.blocks(Mask.of("0m", 1, "2a")) == (Block(0, 2), Block(3, 3))
+    assert sites.blocks(Mask.of("1a", "3m")) == (Block(0, 0), Block(None, 1), Block(2, 2), Block(3, None))
 
 
 def test_texts():
     assert SITES.text(Mask.of(1, 3)) == "{1,3} of 4 layers (0-based)"
     picture = Sites.of_equal_layers(12).picture(Mask.of(0, 11))
     assert picture == "·█████████ █·   layers 0 to 11: █ kept, · removed"
+    picture = Sites.of_equal_layers(4).picture(Mask.of("1a", "2m", 3))
+    assert picture == "█▄▀·   layers 0 to 3: █ kept, ▀ attention kept, ▄ MLP kept, · removed"
 
 
 def test_record_round_trip():

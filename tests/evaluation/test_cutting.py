@@ -5,7 +5,7 @@ from itertools import product
 import numpy as np
 import pytest
 
-from raysearch.core.mask import Mask
+from raysearch.core.mask import Half, Mask
 from raysearch.core.site import Sites
 from raysearch.evaluation.cutting import cut, own_costs, walk_order
 from raysearch.evaluation.prefix import plan_prefixes
@@ -25,14 +25,24 @@ def random_masks(seed):
     return tuple(sorted({mask for mask in masks if len(mask) < n_layers} | {Mask()})), Sites.of_equal_layers(n_layers)
 
 
+def random_masks_with_halves(seed):
+    """Random masks of halves and of layers, some of them similar, and the sites of the model."""
+    rng = np.random.default_rng(seed)
+    n_layers = int(rng.integers(1, 9))
+    positions = [np.flatnonzero(rng.random(2 * n_layers) < rng.random()).tolist() for _ in range(rng.integers(1, 40))]
+    masks = {Mask.of_halves(map(Half.at, removed)) for removed in positions}
+    sites = Sites.of_layers([4] * n_layers, attention_parameters=[1] * n_layers)
+    return tuple(sorted({mask for mask in masks if len(mask.layers) < n_layers} | {Mask()})), sites
+
+
 def cost(masks, sites=SITES, head_cost=1.0):
     plan = plan_prefixes(masks, sites)
     return plan.layer_forwards + head_cost * len(plan.masks)
 
 
 def test_own_costs_add_up_to_the_plan():
-    for seed in range(50):
-        masks, sites = random_masks(seed)
+    for seed, draw in product(range(50), (random_masks, random_masks_with_halves)):
+        masks, sites = draw(seed)
         masks = walk_order(masks, sites)
         costs_of_masks = own_costs(masks, sites)
         assert len(costs_of_masks) == len(masks)
@@ -43,8 +53,8 @@ def test_own_costs_add_up_to_the_plan():
 
 
 def test_every_mask_once():
-    for seed, replicas in product(range(50), (0.1, 1, 1.94, 3, 100)):
-        masks, sites = random_masks(seed)
+    for seed, replicas, draw in product(range(50), (0.1, 1, 1.94, 3, 100), (random_masks, random_masks_with_halves)):
+        masks, sites = draw(seed)
         parts, ends = cut(MaskUnit("a", 3, masks), replicas, sites)
         pieces = [*parts, *ends]
         assert sorted(mask for piece in pieces for mask in piece.masks) == list(masks)

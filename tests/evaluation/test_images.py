@@ -25,7 +25,8 @@ from raysearch.errors import UnsupportedModelError, UserError
 from raysearch.evaluation.prepared_data import prepare_data
 from raysearch.evaluation.replica import Replica
 from raysearch.evaluation.unit import MaskUnit, StatisticUnit
-from raysearch.models.loading import describe, load_model
+from raysearch.models.description import describe
+from raysearch.models.loading import load_model
 from raysearch.models.source import locate
 from raysearch.models.spec import ModelSpec
 from raysearch.models.stack import LayerStack

@@ -3,9 +3,10 @@ from itertools import combinations
 import numpy as np
 import pytest
 
-from raysearch.core.mask import Mask
+from raysearch.core.mask import Half, Mask
 from raysearch.core.problem import Problem
 from raysearch.core.site import Sites
+from raysearch.core.space import SPACES
 from raysearch.evaluation.prefix import Op, naive_layer_forwards, plan_prefixes
 
 LAYERS_32 = Sites.of_equal_layers(32)
@@ -13,13 +14,13 @@ LAYERS_32 = Sites.of_equal_layers(32)
 
 def execute(plan):
     """Walk a plan on tuples of layers instead of hidden states."""
-    state: tuple[int, ...] = ()
+    state: tuple[int | str, ...] = ()
     held = []
     scored = {}
     for step in plan.steps:
         match step.op:
             case Op.RUN:
-                state = (*state, step.index)
+                state = (*state, step.index if step.part is None else f"{step.index}{step.part[0]}")
             case Op.HOLD:
                 held.append(state)
             case Op.RESTORE:
@@ -68,6 +69,33 @@ def test_every_mask_runs_exactly_its_kept_layers(seed):
     assert execute(plan) == {mask: sites.remaining(mask) for mask in masks}
     distinct_prefixes = {layers[:end] for layers in execute(plan).values() for end in range(1, len(layers) + 1)}
     assert plan.layer_forwards == len(distinct_prefixes), "each shared prefix runs once"
+
+
+@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("dense_first", [False, True])
+def test_every_mask_with_halves_runs_exactly_what_it_keeps(seed, dense_first):
+    rng = np.random.default_rng(seed)
+    n_layers = int(rng.integers(1, 9))
+    sites = Sites.of_layers([4] * n_layers, attention_parameters=[1] * n_layers)
+    positions = [np.flatnonzero(rng.random(2 * n_layers) < 0.3).tolist() for _ in range(40)]
+    masks = [Mask.of_halves(map(Half.at, removed)) for removed in positions]
+    plan = plan_prefixes(masks, sites, dense_first)
+    runs_of_masks = execute(plan)
+    for mask in masks:
+        kept = [layer if part is None else f"{layer}{part[0]}" for layer, part in sites.runs(mask)]
+        assert list(runs_of_masks[mask]) == kept
+    distinct_prefixes = {runs[:end] for runs in runs_of_masks.values() for end in range(1, len(runs) + 1)}
+    costs = {"a": 0.25, "m": 0.75}
+    assert plan.layer_forwards == sum(costs.get(str(runs[-1])[-1], 1.0) for runs in distinct_prefixes)
+    first_score = next(step.index for step in plan.steps if step.op is Op.SCORE)
+    assert not dense_first or plan.masks[first_score] == Mask()
+
+
+def test_counts_of_shifted_pairs_at_32_layers():
+    sites = SPACES["pairs"].select(LAYERS_32)
+    plan = plan_prefixes([sites.mask_of(single) for single in sites.singles], LAYERS_32)
+    naive = naive_layer_forwards(plan.masks, LAYERS_32)
+    assert (plan.layer_forwards, naive, len(plan.masks), plan.peak_held) == (1023, 1953, 63, 1)
 
 
 def test_few_states_are_held():

@@ -14,7 +14,7 @@ import pytest
 from raysearch.calibration.objectives.perplexity import PerplexityObjective as Perplexity
 from raysearch.configuration import build
 from raysearch.evaluation.prepared_data import PreparedData, prepare_data
-from raysearch.models.loading import describe
+from raysearch.models.description import describe
 from tests.cli.conftest import World
 
 ITEMS = [
@@ -42,7 +42,7 @@ def test_cached_samples_are_the_drawn_samples(world: World, cwd: Path, monkeypat
     for changes in CASES.values():
         prepare(world, **changes)
     monkeypatch.setattr("raysearch.evaluation.prepared_data.load_tokenizer", lambda _: pytest.fail("it is read"))
-    monkeypatch.setattr("raysearch.models.loading._describe", lambda _: pytest.fail("it is built"))
+    monkeypatch.setattr("raysearch.models.description._describe", lambda _: pytest.fail("it is built"))
     for name, changes in CASES.items():
         (cached,) = prepare(world, **changes).calibrations
         (new,) = drawn[name].calibrations

@@ -1,5 +1,5 @@
 import copy
-import dataclasses
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -11,9 +11,12 @@ from raysearch.calibration.calibration import Calibration
 from raysearch.calibration.objectives.perplexity import PerplexityObjective
 from raysearch.calibration.objectives.task_margin import TaskMarginObjective
 from raysearch.core.mask import Mask
+from raysearch.core.space import SPACES
 from raysearch.core.statistic import Statistic
 from raysearch.errors import UserError
 from raysearch.evaluation import replica as replicas
+from raysearch.evaluation.cutting import cut
+from raysearch.evaluation.prefix import plan_prefixes
 from raysearch.evaluation.replica import Replica
 from raysearch.evaluation.unit import MaskUnit, StatisticUnit
 from raysearch.models.stack import LayerStack
@@ -33,10 +36,32 @@ def test_losses_are_those_of_a_plain_forward_without_the_layers(replica, model, 
 
 
 def test_the_losses_of_a_mask_do_not_depend_on_the_other_masks_of_the_unit(replica, calibration):
-    together = replica.evaluate(MaskUnit(calibration.fingerprint, 0, MASKS)).values
-    for mask in MASKS:
-        single_loss = replica.evaluate(MaskUnit(calibration.fingerprint, 0, (mask,))).values[mask]
-        assert single_loss.tobytes() == together[mask].tobytes()
+    """Whole layers, shifted pairs and single halves, in one unit, in the parts of a cut unit, and alone."""
+    sites = replica.stack.sites_with_halves
+    pairs = SPACES["pairs"].select(sites)
+    masks = {*MASKS, *map(pairs.mask_of, pairs.singles), Mask.of("1a"), Mask.of("1m", 3), Mask.of("1a", "2a", "3m")}
+    unit = MaskUnit(calibration.fingerprint, 0, tuple(sorted(masks)))
+    values = replica.evaluate(unit).values
+    alone = [replace(unit, masks=(mask,)) for mask in masks]
+    parts = [part for n_replicas in (2, 3) for side in cut(unit, n_replicas, sites) for part in side]
+    assert len(parts) > 4
+    for other_unit in (*alone, *parts):
+        result = replica.evaluate(other_unit)
+        assert result.layer_forwards == plan_prefixes(other_unit.masks, sites).layer_forwards
+        for mask in other_unit.masks:
+            assert result.values[mask].tobytes() == values[mask].tobytes(), mask
+
+
+def test_a_shifted_pair_is_scored_as_the_ordinary_model_that_remains(replica, model, calibration):
+    """Without the MLP of layer 1 and the attention of layer 2, layer 1 has the MLP of layer 2, and no layer follows."""
+    ordinary = copy.deepcopy(model)
+    layer, next_layer = ordinary.model.layers[1:3]
+    layer.mlp = next_layer.mlp
+    layer.post_attention_layernorm = next_layer.post_attention_layernorm
+    mask = Mask.of("1m", "2a")
+    for shard, batch in enumerate(calibration.shards):
+        losses = replica.evaluate(MaskUnit(calibration.fingerprint, shard, (mask,))).values[mask]
+        np.testing.assert_allclose(losses, plain_losses(ordinary, Mask.of(2), batch), rtol=1e-5)
 
 
 def test_batches_of_rows_of_many_lengths_change_nothing(make_replica, model, subtests):
@@ -121,7 +146,7 @@ def test_a_result_that_is_not_a_loss_per_sample_is_refused(
         def losses(self, states, batch, head, dense):
             return wrong(super().losses(states, batch, head, dense))
 
-    rogue = dataclasses.replace(calibration, objective=Rogue())
+    rogue = replace(calibration, objective=Rogue())
     monkeypatch.setitem(replica.calibrations, calibration.fingerprint, rogue)
     with sentences.refused(UserError):
         replica.evaluate(MaskUnit(calibration.fingerprint, 0, MASKS))

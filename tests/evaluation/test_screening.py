@@ -14,6 +14,7 @@ from raysearch.calibration.objectives.weighted import WeightedObjective
 from raysearch.core.mask import Mask
 from raysearch.core.problem import Problem
 from raysearch.core.site import Sites
+from raysearch.core.space import LAYERS, SPACES
 from raysearch.evaluation.evaluator import Evaluator
 from raysearch.evaluation.inline_pool import InlinePool
 from raysearch.evaluation.replica import Replica
@@ -57,10 +58,19 @@ class Table:
 
     def __call__(self, mask):
         if mask not in self.losses:
-            interaction = np.random.default_rng([self.seed, *mask.layers]).standard_normal(len(self.level))
-            interaction *= 0.2 * self.noise if len(mask) > 1 else 0.0
-            self.losses[mask] = self.level + self.layers[[*mask]].sum(axis=0) + interaction
+            key = [*mask.layers, *(N_LAYERS + half.position for half in mask.halves)]
+            interaction = np.random.default_rng([self.seed, *key]).standard_normal(len(self.level))
+            interaction *= 0.2 * self.noise if mask.n_halves > 2 else 0.0
+            self.losses[mask] = self.level + self._effects(mask) + interaction
         return self.losses[mask]
+
+    def _effects(self, mask):
+        """An attention has the more of its layer's effect, the later the layer; its MLP has the rest."""
+        effects = self.layers[[*mask.layers]].sum(axis=0)
+        for layer, part in mask.halves:
+            share = (1 + layer) / (1 + len(self.layers))
+            effects = effects + (share if part == "attention" else 1 - share) * self.layers[layer]
+        return effects
 
 
 class TableReplica:
@@ -100,8 +110,17 @@ class Bench:
     """An evaluator on a table, with a new ledger or that of another bench."""
 
     def __init__(
-        self, folder, table, screening=SCREENING, calibrations=None, ledger=None, weighting=None, pool=InlinePool
+        self,
+        folder,
+        table,
+        screening=SCREENING,
+        calibrations=None,
+        ledger=None,
+        weighting=None,
+        pool=InlinePool,
+        space=LAYERS,
     ):
+        self.space = space
         self.calibrations = calibrations or [calibration_of(len(table.level))]
         self.replica = TableReplica(table, self.calibrations)
         self.ledger = ledger or Ledger(folder / f"{id(self)}.db")
@@ -112,6 +131,7 @@ class Bench:
             lambda: pool(lambda: cast(Replica, self.replica)),
             weighting=weighting,
             screening=screening,
+            removable=space.select(Sites.of_equal_layers(N_LAYERS)),
         )
         self.rounds = []
 
@@ -127,7 +147,7 @@ class Bench:
         """Do nothing."""
 
     def search(self, searcher, n_remove=3):
-        return run_searcher(searcher, Problem.create(N_LAYERS, n_remove), 0, self)
+        return run_searcher(searcher, Problem.create(N_LAYERS, n_remove, space=self.space), 0, self)
 
     @property
     def cost(self):
@@ -166,6 +186,16 @@ def test_a_screened_search_ends_with_the_unscreened_mask_at_less_cost(bench, sub
             plain = bench(screening=None)
             assert screened.search(searcher) == plain.search(searcher)
             assert screened.cost < (0.75 if name in ("greedy", "beam", "exhaustive") else 1) * plain.cost
+
+
+@pytest.mark.parametrize("space", ["pairs", "attention", "halves"])
+def test_losses_of_masks_of_halves_are_predicted_by_their_sites(bench, space):
+    screened, plain = (bench(screening=screening, space=SPACES[space]) for screening in (SCREENING, None))
+    unpredicted = bench(space=SPACES[space])
+    unpredicted.evaluator._screener._sites = Sites.of_equal_layers(N_LAYERS)
+    searcher = SEARCHERS["greedy"]
+    assert screened.search(searcher) == unpredicted.search(searcher) == plain.search(searcher)
+    assert screened.cost < unpredicted.cost < plain.cost
 
 
 def test_losses_are_those_without_screening_and_screened_masks_have_estimates_with_bounds(bench):
@@ -239,7 +269,7 @@ def see(screener, table, calibration, masks, stage):
 def race(table, screening, keep, exact):
     """Screen a round of single layers without a ledger; return its contest, and the share of evaluated samples."""
     calibration = calibration_of()
-    screener = Screener(screening, [calibration])
+    screener = Screener(screening, [calibration], Sites.of_equal_layers(N_LAYERS))
     undecided = {*SINGLES}
     evaluated = 0
     contest = screener.contest(Round(SINGLES, keep, exact=exact))
@@ -446,7 +476,7 @@ def test_the_order_of_shards_is_a_spread_permutation_of_the_calibration(subtests
 
 def test_stages_are_whole_shards_and_the_last_stage_has_all():
     calibration = calibration_of(24, 8)
-    stages = Screener(Screening(), [calibration]).stages
+    stages = Screener(Screening(), [calibration], Sites.of_equal_layers(N_LAYERS)).stages
     assert [len(stage[calibration.fingerprint]) for stage in stages] == [1, 2, 3]
 
 

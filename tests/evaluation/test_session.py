@@ -15,7 +15,7 @@ from raysearch.errors import UserError
 from raysearch.evaluation.prepared_data import prepare_data
 from raysearch.evaluation.session import EvaluationSession, open_session
 from raysearch.evaluation.spec import EvaluationSpec
-from raysearch.models.loading import describe
+from raysearch.models.description import describe
 from raysearch.models.spec import ModelInfo
 from raysearch.searchers.base import Round
 from tests.cli.conftest import World

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 
+from raysearch.core import site
 from raysearch.models.layers import State
 from raysearch.models.stack import LayerStack
 from tests.cli.answers import json_answer
@@ -52,15 +53,15 @@ class Small:
 @contextmanager
 def small(run_out: Callable[[], None], samples: int = 99, tokens: int = 99) -> Iterator[Small]:
     """Gives all models a small memory."""
-    memory, run_site = Small(samples, tokens, run_out), LayerStack.run_site
+    memory, run_step = Small(samples, tokens, run_out), LayerStack.run
 
-    def run(self: LayerStack, index: int, state: State, *others: Any, **more: Any) -> State:
-        if index == 3:  # well inside of a walk
+    def run(self: LayerStack, step: site.Run, state: State, *others: Any, **more: Any) -> State:
+        if step.layer == 3:  # well inside of a walk
             memory.holds(state.hidden)
-        return run_site(self, index, state, *others, **more)
+        return run_step(self, step, state, *others, **more)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(LayerStack, "run_site", run)
+        patch.setattr(LayerStack, "run", run)
         yield memory
 
 

@@ -14,8 +14,8 @@ import raysearch.models.export as export
 from raysearch.checkpoints.runtimes import LLAMA_CPP
 from raysearch.core.mask import Mask
 from raysearch.errors import UnsupportedModelError, UserError
+from raysearch.models.description import describe
 from raysearch.models.export import ExportResult, export_checkpoint
-from raysearch.models.loading import describe
 from raysearch.models.spec import ModelSpec
 from tests.cases import assert_each
 from tests.checkpoints.test_card import EVIDENCE

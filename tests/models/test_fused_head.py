@@ -29,8 +29,8 @@ from raysearch.core.statistic import Statistic
 from raysearch.errors import UserError
 from raysearch.evaluation.replica import make_replica
 from raysearch.evaluation.unit import MaskUnit
+from raysearch.models.description import describe
 from raysearch.models.fused_head import find_fused_head
-from raysearch.models.loading import describe
 from raysearch.models.source import locate
 from raysearch.models.spec import ModelSpec
 from raysearch.models.stack import LayerStack, predicting

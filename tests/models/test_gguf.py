@@ -17,9 +17,10 @@ from transformers import PreTrainedModel
 
 from raysearch.checkpoints.gguf_reader import read_fast
 from raysearch.errors import UserError
+from raysearch.models.description import describe
 from raysearch.models.file_cache import FileCache
 from raysearch.models.gguf import MAX_COPIES, is_whole
-from raysearch.models.loading import describe, fingerprint, load_model, load_tokenizer, tokenizer_fingerprint
+from raysearch.models.loading import fingerprint, load_model, load_tokenizer, tokenizer_fingerprint
 from raysearch.models.source import locate
 from raysearch.models.spec import LocatedModel, ModelSpec, label_of
 from tests.models.conftest import split, write_llama

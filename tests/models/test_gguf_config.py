@@ -15,8 +15,9 @@ from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 
 from raysearch.core.mask import Mask
 from raysearch.errors import UserError
+from raysearch.models.description import describe
 from raysearch.models.gguf_content import ARCHITECTURES
-from raysearch.models.loading import describe, load_model
+from raysearch.models.loading import load_model
 from raysearch.models.source import locate
 from raysearch.models.spec import ModelSpec
 from tests.cases import assert_each

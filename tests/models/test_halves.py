@@ -12,8 +12,8 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from raysearch.calibration.batch import Inputs
-from raysearch.core.site import Part
-from raysearch.models.halves import LayerHalves
+from raysearch.core.mask import Part
+from raysearch.models.halves import LayerHalves, find_halves
 from raysearch.models.layers import State
 from raysearch.models.stack import LayerStack
 from tests.cases import assert_each
@@ -49,7 +49,7 @@ class Probe:
         self.call = captured.calls[LAYER]
         self.convention = stack._conventions[LAYER]
         self.state = replace(captured.embedded, hidden=torch.randn(captured.embedded.hidden.shape, generator=generator))
-        self.halves = stack.halves(LAYER, self.state, captured)
+        self.halves = find_halves(self.layer, self.convention, self.state, self.call)
 
     def half(self, part: Part, hidden: Tensor) -> Tensor:
         """Return what a half of the layer computes from a hidden state."""

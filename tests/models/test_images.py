@@ -67,7 +67,7 @@ def test_layers_get_the_positions_and_features_of_images() -> None:
         batch = photo_row()
         verify_images(stack, batch)
         captured = stack.capture(batch.inputs)
-        assert captured.sites_with_features == ([0, 1] if kind == "qwen3_vl" else [])
+        assert captured.layers_with_features == ([0, 1] if kind == "qwen3_vl" else [])
         mask = Mask.of(2)
         walked = stack.logits(stack.walk(captured, mask)[0])[batch.inputs.predictors]
         text_model: Any = model.get_decoder()

@@ -25,8 +25,8 @@ from transformers import (
 
 from raysearch.cluster.sizing import pool_size
 from raysearch.errors import UnsupportedModelError, UserError
+from raysearch.models.description import describe
 from raysearch.models.loading import (
-    describe,
     fingerprint,
     load_config,
     load_model,
@@ -300,7 +300,8 @@ def test_the_tokenizer_fingerprint_does_not_depend_on_its_last_call() -> None:
 def test_a_model_that_does_not_exist_is_refused_without_torch() -> None:
     code = """
 import sys
-from raysearch.models.loading import UserError, describe
+from raysearch.models.description import describe
+from raysearch.models.loading import UserError
 from raysearch.models.spec import ModelSpec
 try:
     describe(ModelSpec("tiny", "foo/bar"))

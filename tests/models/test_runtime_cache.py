@@ -12,7 +12,7 @@ import pytest
 from raysearch.checkpoints.gguf_pruning import prune_gguf
 from raysearch.core.mask import Mask
 from raysearch.errors import UnsupportedModelError
-from raysearch.models.loading import describe
+from raysearch.models.description import describe
 from raysearch.models.runtime_cache import kv_cache_in
 from raysearch.models.spec import ModelSpec
 from tests.models.conftest import write_llama

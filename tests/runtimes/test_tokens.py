@@ -12,7 +12,7 @@ from raysearch.checkpoints.gguf_pruning import prune_gguf
 from raysearch.checkpoints.runtimes import readings
 from raysearch.core.mask import Mask
 from raysearch.core.site import Sites
-from raysearch.models.loading import describe
+from raysearch.models.description import describe
 from raysearch.models.spec import ModelSpec
 from tests.runtimes.environments import by_python, convert
 from tests.runtimes.llama_cpp_tokens import llama_cpp_tokens

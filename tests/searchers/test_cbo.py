@@ -13,6 +13,7 @@ from raysearch.errors import EvaluationError
 from raysearch.searchers import cbo
 from raysearch.searchers.base import Remark, Round
 from raysearch.searchers.cbo import CboSearcher, gradient_model, pair_model, stands_out
+from raysearch.searchers.toolbox.subsets import overlaps
 from raysearch.searching.driver import run_searcher
 from raysearch.testing.searcher_suite import ToyOracle, rugged_loss, toy_scores
 from tests.searchers.toys import ranked, rounds_of, run_on
@@ -81,7 +82,7 @@ def test_the_gradient_model_is_the_expansion_of_the_loss(first_order, protect, r
         return float((0.5 * removed**2 - first_order * removed).mean())
 
     layers = problem.free
-    model = gradient_model(rows[:, problem.free], first_order)
+    model = gradient_model(rows[:, problem.free], first_order, overlaps(problem))
     for size in (1, 2, 5):
         for variables in combinations(range(len(layers)), size):
             bits = np.zeros((1, len(layers)))

@@ -115,4 +115,5 @@ def test_runs_of_equal_length_are_exchanged_and_protected_layers_separate_them()
 def test_only_the_first_exchange_of_a_layer_is_made():
     centre = Mask.of(0, 1, 2)
     improving = [Mask.of(0, 1, 5), Mask.of(0, 1, 6), Mask.of(0, 2, 5), Mask.of(2, 7, 8), Mask.of(1, 2, 9)]
-    assert conflict_free(centre, improving) == Mask.of(5, 7, 8)
+    problem = Problem.create(10, 3)
+    assert conflict_free(problem, centre, improving) == Mask.of(5, 7, 8)

@@ -13,6 +13,7 @@ from raysearch.calibration.batch import Batch
 from raysearch.calibration.calibration import Calibration
 from raysearch.calibration.objectives.perplexity import PerplexityObjective
 from raysearch.core.mask import Mask
+from raysearch.core.problem import Problem
 from raysearch.core.screened import Screened
 from raysearch.core.trial import Trial
 from raysearch.evaluation.screening import shard_order
@@ -50,7 +51,7 @@ def separate(
         else Trial(index, 1, mask, float(samples.sum()) / calibration.divisor, None, None, False)
         for index, (mask, samples) in enumerate(losses.items())
     ]
-    return separation_of(best, trials, calibration, ledger)
+    return separation_of(best, trials, calibration, ledger, Problem.create(12, remove=2))
 
 
 def draw_losses(rng: np.random.Generator, n_samples: int, effects: Mapping[Mask, float], noise: float = 1.0) -> Losses:

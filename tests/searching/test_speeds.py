@@ -83,7 +83,7 @@ def test_groups_add_up_where_only_whole_groups_may_go() -> None:
     sites = Sites.of_layers([1] * 9, kinds=[0, 1, 0, 0, 0, 1, 0, 1, 0])
     groups = sites.in_groups(2)
     assert [group.kind for group in groups] == [0, 1, 0, 0, 2], "as many layers of each kind are one kind"
-    measured = [groups.layers_of(mask) for mask in masks_of_kinds(groups, range(4))]
+    measured = [groups.mask_of(mask) for mask in masks_of_kinds(groups, range(4))]
     assert measured == [Mask.of(4, 5, 6, 7), Mask.of(2, 3)]
 
     def of_groups(mask: Mask) -> dict[str, Any]:
@@ -92,7 +92,7 @@ def test_groups_add_up_where_only_whole_groups_may_go() -> None:
 
     summaries = {mask: {**of_groups(mask), "dense": of_groups(Mask())} for mask in measured}
     for mask in (Mask.of(0, 1), Mask.of(0, 1, 2, 3)):
-        speed = speed_of(mask, sites, summaries, group=2)
+        speed = speed_of(mask, groups, summaries)
         assert speed is not None
         assert speed.speedup == pytest.approx(2.0 / of_groups(mask)["decode_s"][0])
         assert speed.memory is speed.memory_bytes is None, "it was not measured"

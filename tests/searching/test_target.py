@@ -13,6 +13,7 @@ import pytest
 from transformers import AutoConfig, PreTrainedConfig
 
 from raysearch.checkpoints.config_rules import shrink_config
+from raysearch.checkpoints.kept_blocks import KeptBlocks
 from raysearch.checkpoints.periods import Values
 from raysearch.checkpoints.runtimes import RUNTIMES, Runtime, place_limits
 from raysearch.configuration import build
@@ -22,7 +23,7 @@ from raysearch.core.site import Sites
 from raysearch.core.trial import joint_removals, ranked
 from raysearch.errors import UserError
 from raysearch.ledger.ledger import Ledger
-from raysearch.models.loading import describe
+from raysearch.models.description import describe
 from raysearch.models.spec import ModelSpec
 from raysearch.searching.forecaster import forecast_search
 from raysearch.searching.gap import gap_of
@@ -114,7 +115,7 @@ def test_groups_are_compared_as_layers_are(world: World, gpt_oss: Path, cwd: Pat
     *_, worst = (mask for mask in singles if {*mask} <= {*result.removed})
     assert result.separation.reference == worst
     assert f"costlier than group {worst}, the costliest of those removed, on these 8 samples" in str(result.separation)
-    (joint,) = joint_removals(result.trials, result.group)
+    (joint,) = joint_removals(result.trials, result.space_sites)
     deltas = {trial.mask: trial.delta or 0 for trial in result.trials}
     assert joint.delta == deltas[result.mask]
     assert joint.summed == pytest.approx(sum(deltas[mask] for mask in singles if {*mask} <= {*result.removed}))
@@ -183,10 +184,10 @@ FAMILIES = {
 
 def misread(runtime: Runtime, config: PreTrainedConfig, mask: Mask, n_layers: int) -> str | None:
     """Why a runtime would run another model than the export of a mask; None if it would not."""
-    kept_layers = Sites.of_equal_layers(n_layers).kept_layers(mask)
+    kept = KeptBlocks(Sites.of_equal_layers(n_layers).blocks(mask), n_layers)
     pruned = copy.deepcopy(config)
-    shrink_config(pruned, kept_layers, n_layers)
-    return runtime.misread(Values.of_config(pruned.to_dict()), kept_layers, n_layers)
+    shrink_config(pruned, kept)
+    return runtime.misread(Values.of_config(pruned.to_dict()), kept)
 
 
 def test_no_legal_mask_is_misread_by_the_target() -> None:
@@ -201,10 +202,11 @@ def test_no_legal_mask_is_misread_by_the_target() -> None:
             except UserError:
                 assert misread(runtime, config, Mask.of(0), n_layers), (family, name)
                 continue
-            masks = problem.children([problem.dense])
-            while masks:
+            parents = problem.children([problem.dense])
+            while parents:
+                masks = [*map(problem.sites.mask_of, parents)]
                 assert {misread(runtime, config, mask, n_layers) for mask in masks} == {None}, (family, name, masks)
-                masks = tuple(filter(problem.is_legal, problem.children(masks[:20])))
+                parents = tuple(filter(problem.is_legal, problem.children(parents[:20])))
             if problem.group > 1:
                 n_limited += 1
                 assert misread(runtime, config, Mask.of(0), n_layers), (family, name)

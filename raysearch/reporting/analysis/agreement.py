@@ -29,9 +29,10 @@ class MaskAgreement:
         mean: The mean Jaccard similarity over pairs of searchers on the same draw; None if there is one searcher.
         lowest: The lowest similarity of such a pair.
         highest: The highest similarity of such a pair.
-        removed_by_all: The number of layers that every mask removes.
-        removed_by_any: The number of layers that at least one mask removes.
-        chance: The mean similarity of two masks drawn at random from those allowed.
+        removed_by_all: The number of layers that every mask removes; of halves, if a mask has single halves.
+        removed_by_any: The number of layers, or halves, that at least one mask removes.
+        chance: The mean similarity of two masks drawn at random from those allowed; None if the searches have several
+            spaces, or one whose sites overlap.
         between_seeds: The mean over pairs of seeds of the same searcher and draw; None if no searcher has two seeds.
         between_draws: The mean over pairs of draws of the same searcher: how alike masks are that differ only by their
             samples; None if there is one draw.
@@ -44,7 +45,7 @@ class MaskAgreement:
     highest: float | None
     removed_by_all: int
     removed_by_any: int
-    chance: float
+    chance: float | None
     between_seeds: float | None
     between_draws: float | None
 
@@ -82,7 +83,7 @@ def agreements(frame: pd.DataFrame, sites: Mapping[str, Sites]) -> list[MaskAgre
 
     Args:
         frame: The searches, see `cells_frame`.
-        sites: The sites of each model; all count as removable for searches that did not record how many are.
+        sites: The layers of each model; all count as removable for searches that did not record how many are.
 
     Returns:
         The agreement of each such setting, in the order of the study.
@@ -123,7 +124,11 @@ def masks_of(cells: pd.DataFrame, *by: str) -> pd.Series:
         The masks of each combination of labels.
     """
     searches = cells[cells["removed"].map(bool)]
-    return searches["removed"].map(Mask).groupby([searches[label] for label in by], observed=True).agg(list)
+    return searches["removed"].map(_mask_of).groupby([searches[label] for label in by], observed=True).agg(list)
+
+
+def _mask_of(removed: Sequence[int | str]) -> Mask:
+    return Mask.of(*removed)
 
 
 def similarity(masks: Sequence[Mask], other_masks: Sequence[Mask] | None = None) -> float:
@@ -168,9 +173,9 @@ def _agreement(setting: Setting, cells: pd.DataFrame, sites: Sites) -> MaskAgree
         for _, searcher_masks in by_place.groupby(level="searcher", observed=True)
         for first, second in itertools.combinations(searcher_masks, 2)
     ]
-    removed = [set(layers) for layers in cells["removed"]]
-    n_free = int(cells["n_free"].fillna(len(sites)).iloc[0])
-    group = int(cells["group"].fillna(1).iloc[0])  # groups are shared as layers are
+    masks = [*map(_mask_of, cells["removed"])]
+    has_halves = any(mask.halves for mask in masks)
+    removed: list[set[object]] = [{*mask.all_halves} if has_halves else {*mask.layers} for mask in masks]
     return MaskAgreement(
         setting=setting,
         n_searchers=cells["searcher"].nunique(),
@@ -179,7 +184,17 @@ def _agreement(setting: Setting, cells: pd.DataFrame, sites: Sites) -> MaskAgree
         highest=max(pairs, default=None),
         removed_by_all=len(set.intersection(*removed)),
         removed_by_any=len(set.union(*removed)),
-        chance=expected_jaccard(n_free // group, setting.remove // group),
+        chance=_chance(setting, cells, sites),
         between_seeds=fmean(between_seeds) if between_seeds else None,
         between_draws=fmean(between_draws) if between_draws else None,
     )
+
+
+def _chance(setting: Setting, cells: pd.DataFrame, layers: Sites) -> float | None:
+    """Return the mean similarity of two random masks; None for several spaces, or one whose sites overlap."""
+    space, *others = {*cells["space"]}
+    if others or any(space.select(layers).overlaps):
+        return None
+    n_free = int(cells["n_free"].fillna(len(layers)).iloc[0])
+    group = int(cells["group"].fillna(1).iloc[0])  # groups are shared as layers are
+    return expected_jaccard(n_free // group, setting.remove // group)

@@ -14,7 +14,7 @@ import numpy.typing as npt
 import pandas as pd
 
 from raysearch.core.estimate import Estimate, Group, Metric
-from raysearch.core.mask import Mask
+from raysearch.core.space import LAYERS
 from raysearch.studies.result import CellResult, Outcome, StudyResult
 from raysearch.text import numbers
 
@@ -27,7 +27,7 @@ _LABELS = ("model", "calibration", "searcher", "remove", "seed", "draw", "state"
 _DECLARED = ("uses_objective", "stochastic")
 
 #: The columns that come from the outcome of a search: those that are not numbers, then the numbers.
-_OUTCOME_COLUMNS = ("comparable", "removed", "measure", "unit", "items", "held_out_by_draw", "source")
+_OUTCOME_COLUMNS = ("comparable", "removed", "measure", "unit", "items", "held_out_by_draw", "source", "space")
 _NUMBERS = (
     "dense_loss", "loss", "loss_error", "delta", "error_to_best", "held_out", "held_out_error", "evaluations",
     "n_free", "group", "n_samples", "layer_forwards_alone", "layer_forwards_naive", "layer_forwards_shared", "seconds",
@@ -40,7 +40,7 @@ class Setting(NamedTuple):
     Args:
         model: The model.
         calibration: The calibration.
-        remove: M, the number of removed layers.
+        remove: M, the size of the masks.
     """
 
     model: str
@@ -53,7 +53,7 @@ class Panel(NamedTuple):
 
     Args:
         model: The model.
-        remove: M, the number of removed layers.
+        remove: M, the size of the masks.
     """
 
     model: str
@@ -319,11 +319,19 @@ def _row(cell: CellResult, results: StudyResult) -> dict[str, Any]:
     outcome = cell.outcome
     if outcome is None:
         labels = {name: vars(cell)[name] for name in (*_LABELS, *_DECLARED)}
-        return {**labels, "comparable": False, "removed": (), "items": {}, "held_out_by_draw": {}, "source": ""}
+        return {
+            **labels,
+            "comparable": False,
+            "removed": (),
+            "items": {},
+            "held_out_by_draw": {},
+            "source": "",
+            "space": LAYERS,
+        }
     derived = {
         # nothing removed: the mask is unknown, but its numbers are known
-        "comparable": len(outcome.removed) in (0, cell.remove),
-        "removed": Mask.of(*outcome.removed).layers,
+        "comparable": outcome.n_removed in (0, cell.remove),
+        "removed": tuple(outcome.mask.parts),
         "unit": outcome.measure.unit,
         "items": _items(outcome, results),
         "loss_error": outcome.delta_error,

@@ -1,4 +1,4 @@
-"""The figures of a study's losses by number of layers removed, by evaluations, and by tokens of a training."""
+"""The figures of a study's losses by size of masks, by evaluations, and by tokens of a training."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from raysearch.studies.result import RecoveredMask, StudyResult
 
 
 def path_pictures(results: StudyResult, palette: Palette) -> list[Picture]:
-    """Return for each model the lowest loss by number of layers removed, a panel per calibration, a line per searcher.
+    """Return for each model the lowest loss by size of masks, a panel per calibration, a line per searcher.
 
     A line shows the searches of a searcher with the largest M, as the mean over draws and seeds.
 
@@ -69,7 +69,7 @@ def _path_panels(results: StudyResult) -> Iterator[tuple[str, PathPanel]]:
     for (model, calibration), cells in _recorded(results, "path").groupby(["model", "calibration"], sort=False):
         paths = _paths(cells)
         if any(len(path) > 2 for path in paths.values()):
-            yield model, PathPanel(calibration, cells["outcome"].iloc[0].measure.unit, paths)
+            yield model, PathPanel(calibration, cells["outcome"].iloc[0].measure.unit, paths, results.plural)
 
 
 def _paths(cells: pd.DataFrame) -> dict[str, dict[int, float]]:

@@ -71,4 +71,4 @@ def _probe_panels(results: StudyResult, frame: pd.DataFrame) -> Iterator[tuple[s
             ]
             if lines:
                 dense = results.dense[str(model)][metric.name].value
-                yield str(model), ProbePanel(quantity.title, quantity.unit, dense, lines)
+                yield str(model), ProbePanel(quantity.title, quantity.unit, dense, lines, results.plural)

@@ -143,7 +143,7 @@ def budget_table(results: StudyResult) -> Table | None:
     by_setting: dict[Setting, dict[str, list[Outcome]]] = defaultdict(lambda: defaultdict(list))
     anytime: dict[str, None] = {}
     for cell in results.cells:
-        if cell.outcome and cell.uses_objective and len(cell.outcome.removed) == cell.remove:
+        if cell.outcome and cell.uses_objective and cell.outcome.n_removed == cell.remove:
             by_setting[Setting(cell.model, cell.calibration, cell.remove)][cell.searcher].append(cell.outcome)
             if cell.stochastic:
                 anytime[cell.searcher] = None

@@ -168,17 +168,17 @@ def labels(path: str = "", calibration: bool = True) -> list[Column]:
     return columns
 
 
-def layers(removed: tuple[int, ...], **options: Any) -> TableCell:
-    """Return the cell of removed layers.
+def layers(removed: tuple[int | str, ...], **options: Any) -> TableCell:
+    """Return the cell of removed layers and halves.
 
     Args:
-        removed: The layers; empty if they are not known.
+        removed: They, in the order of the model; empty if they are not known.
         options: Other arguments of `TableCell`.
 
     Returns:
         The cell, which readers see as a mask, and the CSV file has as a list.
     """
-    return TableCell(str(Mask(removed)) if removed else numbers.UNKNOWN, str(list(removed)), **options)
+    return TableCell(str(Mask.of(*removed)) if removed else numbers.UNKNOWN, str(list(removed)), **options)
 
 
 def as_markdown(table: Table) -> str:

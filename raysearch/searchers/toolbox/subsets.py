@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable
-from itertools import combinations
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,7 +31,7 @@ def draw_mask(problem: Problem, rng: np.random.Generator, logits: NDArray[np.flo
     """
     free = np.array(problem.free)
     keys = rng.gumbel(size=len(free)) + (0.0 if logits is None else logits)
-    return Mask.of(*free[np.argsort(-keys, kind="stable")[: problem.n_remove]].tolist())
+    return problem.completed(problem.dense, free[np.argsort(-keys, kind="stable")].tolist())
 
 
 def draw_masks(
@@ -71,7 +70,13 @@ def draw_masks(
 
 def all_masks(problem: Problem) -> list[Mask]:
     """Return every legal mask of M layers, in mask order."""
-    return [Mask(layers) for layers in combinations(problem.free, problem.n_remove)]
+    return [*problem.solutions()]
+
+
+def overlaps(problem: Problem) -> NDArray[np.bool_]:
+    """Return which removable sites have halves in common, so that no mask has both [F, F]."""
+    sites = np.array(problem.free)
+    return np.array([np.isin(sites, [*problem.sites.overlaps[site]]) for site in problem.free])
 
 
 def swaps(rows: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -91,10 +96,11 @@ def swaps(rows: NDArray[np.float64]) -> NDArray[np.float64]:
     return swapped
 
 
-def runs(layers: Iterable[int], length: int) -> list[Mask]:
-    """Return every run of consecutive layers, in mask order.
+def runs(problem: Problem, layers: Iterable[int], length: int) -> list[Mask]:
+    """Return every run of consecutive layers, in mask order. In a run of pairs, each begins where the last one ends.
 
     Args:
+        problem: The space of legal masks.
         layers: The layers of which the runs consist.
         length: The number of layers of a run.
 
@@ -102,8 +108,16 @@ def runs(layers: Iterable[int], length: int) -> list[Mask]:
         The masks, each of `length` layers.
     """
     available = set(layers)
-    windows = [range(start, start + length) for start in sorted(available)]
-    return [Mask(tuple(window)) for window in windows if available.issuperset(window)]
+    masks = []
+    for start in sorted(available):
+        run: list[int] = []
+        layer: int | None = start
+        while layer in available and len(run) < length:
+            run.append(layer)
+            layer = problem.sites.next_sites[layer]
+        if len(run) == length:
+            masks.append(Mask(tuple(run)))
+    return masks
 
 
 def cheapest_mask(problem: Problem, costs: NDArray[np.float64], ties: Ties = "earlier") -> Mask:
@@ -119,7 +133,7 @@ def cheapest_mask(problem: Problem, costs: NDArray[np.float64], ties: Ties = "ea
     """
     places = np.arange(len(costs))
     order = np.lexsort((places if ties == "earlier" else -places, costs))  # NaN is last
-    return Mask.of(*np.array(problem.free)[order[: problem.n_remove]].tolist())
+    return problem.completed(problem.dense, np.array(problem.free)[order].tolist())
 
 
 def logits_of(costs: NDArray[np.float64], temperature: float) -> NDArray[np.float64]:

@@ -95,6 +95,6 @@ class ChildRuns:
             client.delete_tag(run.info.run_id, "raysearch.failure")
         metrics = {} if run.data.metrics else run_fields.trial_metrics(trial, state.header.measure)
         points = [Point(name, value, 0, ended_ms) for name, value in metrics.items()]
-        log(client, run.info.run_id, points, params=run_fields.trial_params(trial))
+        log(client, run.info.run_id, points, params=run_fields.trial_params(trial, state.header.space))
         client.set_terminated(run.info.run_id, "FINISHED" if trial.failure is None else "FAILED", ended_ms)
         return trial

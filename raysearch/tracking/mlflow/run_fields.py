@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from raysearch.core.measure import Measure
 from raysearch.core.problem import AUTO
+from raysearch.core.space import Space
 from raysearch.core.trial import Trial
 from raysearch.searching.events import RecoveryHeader
 from raysearch.searching.result import RoundSummary, SearchHeader, SearchResult, named_readout, uses_evaluation_split
@@ -138,7 +139,7 @@ def study_tags(labels: Mapping[str, str], parent: str | None) -> dict[str, str]:
 def recovery_params(header: RecoveryHeader) -> dict[str, str]:
     """Return the params of a recovery's run, by which MLflow compares recoveries."""
     method = {"way": header.method_label} if header.method_label else {}
-    return {**flatten({**header.settings, **method}), "removed": str(header.mask), "n_remove": str(len(header.mask))}
+    return {**flatten({**header.settings, **method}), "removed": str(header.mask), "n_remove": str(header.n_remove)}
 
 
 def recovery_tags(header: RecoveryHeader, parent: str | None) -> dict[str, str]:
@@ -161,9 +162,17 @@ def trial_name(trial: Trial) -> str:
     return clip(f"r{trial.round:02d} {trial.mask}", MAX_KEY)
 
 
-def trial_params(trial: Trial) -> dict[str, str]:
-    """Return the params of a child run."""
-    return {"removed": str(trial.mask), "n_removed": str(len(trial.mask)), "round": str(trial.round)}
+def trial_params(trial: Trial, space: Space) -> dict[str, str]:
+    """Return the params of a child run.
+
+    Args:
+        trial: The trial.
+        space: What its mask removes.
+
+    Returns:
+        The params, by their names.
+    """
+    return {"removed": str(trial.mask), "n_removed": str(space.size_of(trial.mask)), "round": str(trial.round)}
 
 
 def trial_tags(trial: Trial, parent: str) -> dict[str, str]:
@@ -265,10 +274,10 @@ def result_metrics(result: SearchResult) -> dict[str, float]:
 def result_series(result: SearchResult) -> dict[str, list[tuple[int, float]]]:
     """Return the charts of the parent run: points of step and value, by name; some values may be infinite.
 
-    The steps of ``path/…`` are numbers of removed layers. The steps of ``remark/…`` are places in a list, that is,
-    layers.
+    The steps of ``path/…`` are sizes of masks. The steps of ``remark/…`` are places in a list, that is, layers,
+    pairs or halves.
     """
-    path = [(len(trial.mask), trial.loss) for trial in result.path if trial.loss is not None]
+    path = [(size, trial.loss) for size, trial in result.best_by_size.items() if trial.loss is not None]
     series = {"path/loss": path}
     if result.measure.readout is not None:
         series[f"path/{result.measure.readout}"] = [(size, result.measure.read(loss)) for size, loss in path]

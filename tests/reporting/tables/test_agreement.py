@@ -7,6 +7,8 @@ import itertools
 import pytest
 
 from raysearch.core.mask import Mask
+from raysearch.core.site import Sites
+from raysearch.core.space import SPACES
 from raysearch.core.trial import JointRemoval, Trial, joint_removals
 from raysearch.reporting.tables.agreement import additivity_table
 from tests.reporting.cells import cell, outcome, study
@@ -21,19 +23,28 @@ def trials(costs: dict[int, float], extra: float) -> list[Trial]:
     return [*measured, Trial(100, 1, Mask.of(1, 2, 3), None, None, "broke", False)]
 
 
+LAYERS = Sites.of_equal_layers(10)
 COSTS = {0: 0.1, 1: 0.2, 2: 0.4, 3: 0.8}
 
 
 def test_joint_removals_are_masks_of_layers_that_were_removed_alone() -> None:
-    joints = joint_removals(trials(COSTS, 0.25))
+    joints = joint_removals(trials(COSTS, 0.25), LAYERS)
     assert [joint.size for joint in joints] == [2] * 6
     assert {round(joint.summed, 9) for joint in joints} == {0.3, 0.5, 0.9, 0.6, 1.0, 1.2}
     assert all(joint.delta - joint.summed == pytest.approx(0.25) for joint in joints)
 
 
+def test_joint_removals_of_pairs_have_the_costs_of_their_pairs() -> None:
+    space = SPACES["pairs"]
+    deltas = {Mask.of("0m", "1a"): 0.1, Mask.of(4): 0.2, Mask.of("0m", "1a", 4): 0.5, Mask.of("0m", "1a", 1): 0.9}
+    measured = [Trial(i, 1, mask, 2.0 + delta, delta, None, False) for i, (mask, delta) in enumerate(deltas.items())]
+    (joint,) = joint_removals(measured, space.select(LAYERS), space)
+    assert (joint.size, joint.delta, joint.summed) == (2, 0.5, pytest.approx(0.3))
+
+
 @pytest.mark.parametrize(("extra", "share"), [(0.25, "100 %"), (-0.25, "0 %")])
 def test_the_table_sets_them_beside_each_other(extra: float, share: str) -> None:
-    joints = joint_removals(trials(COSTS, extra))
+    joints = joint_removals(trials(COSTS, extra), LAYERS)
     table = additivity_table(
         study(cell("CBO", outcome(joint_removals=joints)), cell("greedy", outcome(joint_removals=joints[:2])))
     )

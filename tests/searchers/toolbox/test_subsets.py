@@ -4,6 +4,7 @@ import numpy as np
 
 from raysearch.core.mask import Mask
 from raysearch.core.problem import Problem
+from raysearch.core.space import SPACES
 from raysearch.searchers.toolbox.subsets import cheapest_mask, draw_mask, draw_masks, logits_of, runs, swaps
 
 
@@ -52,7 +53,12 @@ def test_runs_are_consecutive():
         [],
     ]
     for length, windows in enumerate(expected, start=1):
-        assert runs([4, 3, 2, 6, 9, 8], length) == [Mask(layers) for layers in windows]
+        assert runs(Problem.create(12, 1), [4, 3, 2, 6, 9, 8], length) == [Mask(layers) for layers in windows]
+
+
+def test_in_a_run_of_pairs_each_begins_where_the_last_one_ends():
+    problem = Problem.create(4, 1, space=SPACES["pairs"])  # 0, 0m,1a, 1, 1m,2a, 2, 2m,3a, 3
+    assert runs(problem, problem.free, 3) == [Mask.of(0, 2, 4), Mask.of(1, 3, 5), Mask.of(2, 4, 6)]
 
 
 def test_layers_of_unknown_cost_are_drawn_uniformly_if_too_few_costs_are_known():

@@ -97,7 +97,7 @@ def test_a_recovery_has_its_settings_and_that_of_a_dense_model_belongs_to_the_st
         tracker = open_tracker(options, fail)
         name = f"recover-m{len(mask)}-1"
         for way in "", "distilled":  # by a separate command, and then by a study
-            header = RecoveryHeader(name, mask, way, {"choices.data": "sotu", "recovery.loss": "distill"})
+            header = RecoveryHeader(name, mask, way, {"choices.data": "sotu", "recovery.loss": "distill"}, len(mask))
             tracker.on_event(MaskRecovered(search, header, [LossPoint(1, 100, 3.0, 2.5)], {"recovery/rows": 20}))
         client = MlflowClient(options.store.uri)
         experiment = client.get_run(parent).info.experiment_id

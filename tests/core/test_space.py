@@ -1,0 +1,104 @@
+"""Spaces: which sites a search removes, and which masks of them are legal."""
+
+import itertools
+
+import pytest
+
+from raysearch.core.mask import PARTS, Half, Mask
+from raysearch.core.place_limits import PlaceLimits
+from raysearch.core.problem import Problem
+from raysearch.core.site import Sites
+from raysearch.core.space import SPACES
+from raysearch.errors import UserError
+from tests.sentences import Sentences
+
+N_LAYERS = 5
+HALVES = [Half(layer, part) for layer in range(N_LAYERS) for part in PARTS]
+
+
+def _masks(n_halves: int) -> list[Mask]:
+    return [Mask.of_halves(halves) for halves in itertools.combinations(HALVES, n_halves)]
+
+
+def _alternates(mask: Mask) -> bool:
+    """Return whether what a mask leaves is A M A M …"""
+    remaining = [half.part for half in HALVES if not mask.removes(half)]
+    return remaining == [*PARTS] * (len(remaining) // 2)
+
+
+def _is_of_space(mask: Mask, space: str) -> bool:
+    match space:
+        case "layers":
+            return not mask.halves
+        case "pairs":
+            return _alternates(mask)
+        case "halves":
+            return True
+        case part:
+            return all(half.part == part for half in mask.all_halves)
+
+
+@pytest.mark.parametrize("space", SPACES)
+def test_the_solutions_are_all_masks_of_the_space(space: str):
+    for size in (1, 2, 3):
+        problem = Problem.create(N_LAYERS, size, space=SPACES[space])
+        expected = {mask for mask in _masks(size * SPACES[space].n_halves) if _is_of_space(mask, space)}
+        solutions = [*problem.solutions()]
+        masks = {*map(problem.sites.mask_of, solutions)}
+        assert masks == expected, size
+        assert problem.n_solutions == len(solutions) == len(expected)
+        assert [problem.sites.indices_of(mask) for mask in map(problem.sites.mask_of, solutions)] == solutions
+        assert all(map(problem.is_solution, solutions))
+        assert all(map(problem.is_solved_by, masks))
+        assert {problem.size_of(mask) for mask in masks} == {size}
+
+
+@pytest.mark.parametrize("space", SPACES)
+def test_children_remove_all_that_their_parent_removes(space: str):
+    larger = Problem.create(N_LAYERS, 3, space=SPACES[space])
+    masks_of_larger = {*map(larger.sites.mask_of, larger.solutions())}
+    for parent in Problem.create(N_LAYERS, 2, space=SPACES[space]).solutions():
+        parent_mask = larger.sites.mask_of(parent)
+        children = {*map(larger.sites.mask_of, larger.children([parent]))}
+        assert children == {mask for mask in masks_of_larger if mask.contains(parent_mask)}
+        assert larger.extends(parent_mask, children)
+
+
+def test_protected_halves_and_layers_stay():
+    protect = [0, "2m", -1]
+    labels = {
+        name: [problem.sites[site].label for site in problem.free]
+        for name, space in SPACES.items()
+        if (problem := Problem.create(N_LAYERS, 1, protect, space=space))
+    }
+    assert labels == {
+        "layers": ["1", "3"],
+        "pairs": ["1", "1m,2a", "3"],
+        "attention": ["1a", "2a", "3a"],
+        "mlp": ["1m", "3m"],
+        "halves": ["1a", "1m", "2a", "3a", "3m"],
+    }
+
+
+def test_a_solution_completes_any_legal_mask():
+    """Sites in any order complete a mask, although the first ones may overlap or leave too little."""
+    problem = Problem.create(N_LAYERS, 4, protect=["2a"], space=SPACES["pairs"])
+    assert problem.n_solutions > 1
+    for order in itertools.islice(itertools.permutations(problem.free), 0, None, 97):
+        assert problem.is_solution(problem.completed(Mask(), order)), order
+    assert problem.completed(Mask(), problem.free[:2]) == Mask.of(0), "too few sites are left over"
+
+
+def test_sizes_that_do_not_fit_are_refused(sentences: Sentences):
+    def create(remove: int, space: str, protect: list[int | str]) -> Problem:
+        return Problem.create(N_LAYERS, remove, protect, space=SPACES[space])
+
+    cases = [(5, "pairs", []), (3, "attention", [0, "2a", "4a"]), (10, "halves", []), (1, "mlp", [0, 1, 2, 3, 4])]
+    cases += [(1, "pairs", ["5a"]), (1, "pairs", ["2x"])]
+    sentences.refused_each(create, [dict(zip(("remove", "space", "protect"), case, strict=True)) for case in cases])
+
+
+def test_a_space_of_halves_cannot_keep_groups_of_layers(sentences: Sentences):
+    limits = PlaceLimits(group=2, reasons=("Runtime 1.0 derives which layers attend from their places, one in 2",))
+    with sentences.refused(UserError):
+        Problem.of_sites(Sites.of_equal_layers(N_LAYERS), 1, limits=limits, space=SPACES["pairs"])
