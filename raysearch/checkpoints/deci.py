@@ -26,7 +26,7 @@ from raysearch.checkpoints.gguf_file import (
     interleaved_heads,
     renumbered,
 )
-from raysearch.core.site import Block
+from raysearch.checkpoints.kept_blocks import KeptBlocks
 from raysearch.text.numbers import count
 
 NAME = "deci"
@@ -72,12 +72,12 @@ def why_not_deci(config: Mapping[str, Any]) -> str | None:
     return None
 
 
-def as_deci(file: GGUFFile, blocks: Sequence[Block]) -> PrunedFile:
+def as_deci(file: GGUFFile, kept: KeptBlocks) -> PrunedFile:
     """Return the pruned file as `deci`.
 
     Args:
         file: The dense model's file.
-        blocks: The blocks of the pruned model.
+        kept: The layers of the pruned model.
 
     Returns:
         The metadata and the tensors of the pruned file.
@@ -92,10 +92,11 @@ def as_deci(file: GGUFFile, blocks: Sequence[Block]) -> PrunedFile:
     widths = _by_layer(file, "feed_forward_length")
     head = _head_width(file)
     hidden = int(file.get("embedding_length"))
+    blocks = kept.blocks
     heads_of_block = [0 if block.attention is None else n_heads[block.attention] for block in blocks]
     kv_heads_of_block = [0 if block.attention is None else n_kv_heads[block.attention] for block in blocks]
     widths_of_block = [_WIDTH_OF_ZEROS if block.mlp is None else widths[block.mlp] for block in blocks]
-    tensors = renumbered(file, blocks)
+    tensors = renumbered(file, kept)
     changes = []
     if _ROTATES_HALVES[file.architecture]:
         tensors = [(name, _rotated(name, tensor, heads_of_block, kv_heads_of_block)) for name, tensor in tensors]
@@ -121,7 +122,7 @@ def as_deci(file: GGUFFile, blocks: Sequence[Block]) -> PrunedFile:
     prefix = f"{file.architecture}."
     changed = {f"{prefix}{key}": value for key, value in {**values, **lists}.items()}
     metadata = ChangedMetadata(changed, dropped={f"{prefix}{key}" for key in lists}, architecture=NAME)
-    return PrunedFile(blocks, metadata, tensors, tuple(changes))
+    return PrunedFile(kept, metadata, tensors, tuple(changes))
 
 
 def _why_not(file: GGUFFile) -> str | None:

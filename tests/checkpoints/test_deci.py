@@ -15,7 +15,7 @@ from raysearch.checkpoints.deci import why_not_deci
 from raysearch.checkpoints.gguf_pruning import ModelSizes, prune_gguf, refusals
 from raysearch.core.mask import Mask
 from raysearch.errors import UserError
-from raysearch.models.loading import describe
+from raysearch.models.description import describe
 from raysearch.models.source import gguf_file
 from raysearch.models.spec import ModelSpec
 from tests.cases import assert_each
