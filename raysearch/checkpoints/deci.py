@@ -5,7 +5,7 @@ no KV cache. A block with an attention and no MLP would lose its attention, too,
 first block needs heads, so it gets a small attention of zeros if it has none. All other tensors keep their bytes; those
 of a Qwen2 that are rotated have their rows in another order, since `deci` rotates neighbouring values.
 
-Source: llama.cpp's `src/models/deci.cpp`; tests run build b11549. It has the architecture since December 2024.
+Source: llama.cpp's `src/models/deci.cpp`; tests run build b11549.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ from raysearch.checkpoints.gguf_file import (
     renumbered,
 )
 from raysearch.checkpoints.kept_blocks import KeptBlocks
-from raysearch.text.numbers import count
 
 NAME = "deci"
+SINCE = "December 2024"  #: when llama.cpp got the architecture, in its pull request 10669
 _DECI = "llama.cpp's architecture for such layers, deci,"
 #: A remedy for models that the architecture does not cover.
 _PAIRS = "search with space=pairs, or space=layers"
@@ -100,19 +100,18 @@ def as_deci(file: GGUFFile, kept: KeptBlocks) -> PrunedFile:
     changes = []
     if _ROTATES_HALVES[file.architecture]:
         tensors = [(name, _rotated(name, tensor, heads_of_block, kv_heads_of_block)) for name, tensor in tensors]
-        changes.append("The rows of attn_q and attn_k are in the order of this architecture.")
+        changes.append("The rows of attn_q and attn_k have these bytes in another order.")
     if blocks[0].attention is None:
         heads_of_block[0] = kv_heads_of_block[0] = 1
         tensors += _zeros(0, "attn_norm", attn_q=(head, hidden), attn_k=(head, hidden), attn_v=(head, hidden))
         tensors += _zeros(0, attn_output=(hidden, head))
-        changes.append("The first layer has an attention of zeros with one head, since llama.cpp needs one there.")
+        changes.append("Its first layer has an attention of zeros, with one head.")
     without_mlp = [place for place, block in enumerate(blocks) if block.mlp is None]
     for place in without_mlp:
         inner = (_WIDTH_OF_ZEROS, hidden)
         tensors += _zeros(place, "ffn_norm", ffn_gate=inner, ffn_up=inner, ffn_down=inner[::-1])
     if without_mlp:
-        layers = count(len(without_mlp), "layer")
-        changes.append(f"The MLP of {layers} has {_WIDTH_OF_ZEROS} values of zeros, since llama.cpp needs one there.")
+        changes.append(f"Layers without an MLP have one of zeros, {_WIDTH_OF_ZEROS} values wide.")
     lists = {
         "attention.head_count": heads_of_block,
         "attention.head_count_kv": kv_heads_of_block,

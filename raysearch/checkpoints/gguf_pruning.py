@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from raysearch.checkpoints.deci import as_deci
+from raysearch.checkpoints import deci
 from raysearch.checkpoints.gguf_file import (
     BLOCK,
     CHECKPOINT,
@@ -92,6 +92,13 @@ class GGUFExport:
     build: int | None = None
     url: str | None = None
     changes: tuple[str, ...] = ()
+
+    @property
+    def requirement(self) -> str:
+        """What llama.cpp must have to read the file; empty if every build reads it."""
+        if self.architecture == deci.NAME:
+            return f"architecture {deci.NAME}, since {deci.SINCE}"
+        return "" if self.build is None else f"build b{self.build} or newer"
 
     @property
     def source_text(self) -> str:
@@ -197,7 +204,7 @@ def _pruned(file: GGUFFile, mask: Mask, sites: Sites) -> PrunedFile:
     if kept.are_complete:
         pruned = PrunedFile(kept, _pruned_metadata(file, kept, mask), renumbered(file, kept))
     else:
-        pruned = as_deci(file, kept)
+        pruned = deci.as_deci(file, kept)
     key, removed = ("mask", str(mask)) if mask.halves else ("removed_layers", list(mask))
     pruned.metadata.changed[f"raysearch.{key}"] = removed
     if len(file.parts) > 1:

@@ -113,7 +113,7 @@ def test_the_rows_of_a_qwen2_are_in_another_order_with_their_bytes(tmp_path: Pat
             other_order.add(tensor.name.split(".", 2)[2])
             assert sorted(row.tobytes() for row in rows) == sorted(row.tobytes() for row in old_rows)
     assert other_order == {"attn_q.weight", "attn_q.bias", "attn_k.weight", "attn_k.bias"}
-    assert done.changes == ("The rows of attn_q and attn_k are in the order of this architecture.",)
+    assert done.changes == ("The rows of attn_q and attn_k have these bytes in another order.",)
 
 
 def test_files_of_other_models_are_refused(tmp_path: Path, sentences: Sentences) -> None:
