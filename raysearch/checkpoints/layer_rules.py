@@ -216,7 +216,7 @@ _OF_ATTENTIONS = re.compile(
 
 
 def described_part(name: str) -> Part | None:
-    """Return the half of a layer that a value describes, by its name in a config or a GGUF file; None if unknown."""
+    """Return the half of a layer that a value describes, by its name in a config; None if unknown."""
     if _OF_MLPS.fullmatch(name):
         return "mlp"
     return "attention" if _OF_ATTENTIONS.fullmatch(name) else None

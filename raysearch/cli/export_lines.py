@@ -128,7 +128,7 @@ def _runtime_lines(readings: Sequence[Reading], out: Path) -> list[str]:
     for reading in readings:
         if reading.fits:
             runtime = RUNTIMES[reading.runtime]
-            commands = " && ".join(runtime.commands(str(out.expanduser())))
+            commands = " && ".join(runtime.commands(str(out.expanduser()), reading.has_code))
             if reading.ran is None:
                 by_rules.append(f"  {runtime.text}: {commands}")
             else:
