@@ -147,7 +147,7 @@ def _write_files(
         UnsupportedModelError: transformers would read another config than the trained model's.
     """
     pruned = Path(model.path)
-    n_layers = len(evidence.sites.kept_layers(evidence.mask))
+    n_layers = len(evidence.sites.blocks(evidence.mask))
     with TemporaryDirectory(dir=scratch) as values:
         try:
             source = with_values_of(tuned, parameters, Checkpoint.open(pruned), n_layers, Path(values))
