@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from raysearch.checkpoints.checkpoint import read_json
+from raysearch.checkpoints.kept_blocks import KeptBlocks
 from raysearch.checkpoints.layer_names import LayerNames
 from raysearch.checkpoints.safetensors_file import FileTensor, read_header, write_file
 from raysearch.errors import UserError
@@ -92,12 +93,12 @@ class Adapter:
             changed |= set(beginnings[-1:])  # the module that has the adapter
         return [name for name in names if changed.intersection(_beginnings(name))]
 
-    def pruned(self, names: LayerNames, kept_layers: Sequence[int]) -> Adapter | None:
-        """Return the adapter for the model without some layers.
+    def pruned(self, names: LayerNames, kept: KeptBlocks) -> Adapter | None:
+        """Return the adapter for the model without some parts.
 
         Args:
             names: The names of the layers of the dense model in memory.
-            kept_layers: The indices of the kept layers in the dense model, ascending.
+            kept: The layers of the pruned model.
 
         Returns:
             The adapter with the new numbers of layers; None if it changes none of the kept modules.
@@ -106,7 +107,7 @@ class Adapter:
         new_names: dict[str, str] = {}  # of the modules with a LoRA
         for tensor in self.tensors:
             name = tensor.name.removeprefix(_PREFIX)
-            new_name = names.renamed(name, kept_layers)
+            new_name = names.renamed(name, kept)
             if new_name is None:
                 continue
             tensors.append(tensor.renamed(_PREFIX + new_name))
@@ -115,7 +116,7 @@ class Adapter:
                 new_names[module] = new_name.partition(".lora_")[0].removesuffix(".base_layer")
         if not new_names:
             return None
-        config = _renumbered_config(self.config, names, kept_layers, new_names)
+        config = _renumbered_config(self.config, names, kept, new_names)
         return Adapter(self.folder, config, tensors, self.metadata)
 
     def write(self, folder: Path) -> None:
@@ -140,17 +141,17 @@ def _beginnings(name: str) -> list[str]:
 
 
 def _renumbered_config(
-    config: Mapping[str, Any], names: LayerNames, kept_layers: Sequence[int], new_names: Mapping[str, str]
+    config: Mapping[str, Any], names: LayerNames, kept: KeptBlocks, new_names: Mapping[str, str]
 ) -> dict[str, Any]:
     """Return the config of an adapter for the kept layers.
 
-    Names of modules keep their form, and lose the removed layers. A regular expression with a number becomes a list of
-    all modules.
+    Names of modules keep their form, and lose the removed parts. A regular expression with a number becomes a list of
+    all modules. So do the numbers of layers if halves of them do not stay together.
 
     Args:
         config: The config of the adapter.
         names: The names of the layers of the dense model in memory.
-        kept_layers: The indices of the kept layers in the dense model, ascending.
+        kept: The layers of the pruned model.
         new_names: The new name of each kept module with a LoRA.
     """
     changed = dict(config)
@@ -158,16 +159,19 @@ def _renumbered_config(
     changed |= {"base_model_name_or_path": None, "revision": None}
     for key in ("target_modules", "exclude_modules", "target_parameters", "modules_to_save"):
         if isinstance(config.get(key), list):
-            entries = [_renumbered_entry(entry, names, kept_layers) for entry in config[key]]
+            entries = [_renumbered_entry(entry, names, kept) for entry in config[key]]
             changed[key] = [entry for entry in entries if entry is not None] or None
-    if any(_has_unclear_number(config.get(key)) for key in ("target_modules", "exclude_modules")):
+    layers = config.get("layers_to_transform")
+    has_parted_layers = layers is not None and not kept.are_whole
+    if has_parted_layers or any(_has_unclear_number(config.get(key)) for key in ("target_modules", "exclude_modules")):
         owners = tuple("." + parameter.rpartition(".")[0] for parameter in changed.get("target_parameters") or ())
         modules = [name for name in new_names.values() if not f".{name}".endswith(owners)]
         changed |= {"target_modules": sorted(modules), "exclude_modules": None}
-    layers = config.get("layers_to_transform")
-    if layers is not None:
-        numbers = [layers] if isinstance(layers, int) else layers
-        changed["layers_to_transform"] = [kept_layers.index(layer) for layer in numbers if layer in kept_layers]
+    if has_parted_layers:
+        changed |= {"layers_to_transform": None, "layers_pattern": None}
+    elif layers is not None:
+        numbers = [kept.number_of(layer, "") for layer in ([layers] if isinstance(layers, int) else layers)]
+        changed["layers_to_transform"] = [number for number in numbers if number is not None]
     for key in ("rank_pattern", "alpha_pattern"):
         patterns = config.get(key) or {}
         if any(map(re.compile(r"\d").search, patterns)):
@@ -176,12 +180,12 @@ def _renumbered_config(
     return changed
 
 
-def _renumbered_entry(entry: str, names: LayerNames, kept_layers: Sequence[int]) -> str | None:
+def _renumbered_entry(entry: str, names: LayerNames, kept: KeptBlocks) -> str | None:
     """Return the end of a module's name with the new number of its layer; None if the layer is removed."""
     match = re.match(rf"((?:.*\.)?{re.escape(names.stack.rpartition('.')[2])})\.(\d+)(?=\.|$)", entry)
     if match is None or not f".{names.stack}".endswith(f".{match[1]}"):
         return entry
-    new_name = names.renamed(f"{names.stack}.{match[2]}{entry[match.end() :]}", kept_layers)
+    new_name = names.renamed(f"{names.stack}.{match[2]}{entry[match.end() :]}", kept)
     return None if new_name is None else new_name.removeprefix(names.stack.removesuffix(match[1]))
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import copy
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +18,7 @@ from huggingface_hub.errors import StrictDataclassError
 
 from raysearch.checkpoints.checkpoint import CONFIG
 from raysearch.checkpoints.config_rules import cut_image_layers, rules_of_place, shrink_config
-from raysearch.core.mask import Mask
+from raysearch.checkpoints.kept_blocks import KeptBlocks
 from raysearch.errors import UnsupportedModelError
 from raysearch.text.sentences import first_line
 
@@ -42,6 +42,8 @@ _PREDICTING_LISTS = (
     "mtp_local_layer_ids",
     "mtp_mlp_layer_types",
 )
+#: Keys that a checkpoint with layers that lack a half never has from the dense model.
+_OF_THE_EXPORT = ("architectures", "auto_map", "model_type", "num_hidden_layers")
 #: The model types in transformers 4 whose rotary embeddings differ by layer, each with its key for the base of layers
 #: with a window.
 _LOCAL_ROPE = {"gemma3_text": "rope_local_base_freq", "gemma3n_text": "rope_local_base_freq", "olmo3": None}
@@ -53,8 +55,7 @@ def write_pruned_config(
     folder: Path,
     source: Path,
     config: Mapping[str, Any],
-    kept_layers: Sequence[int],
-    n_layers: int,
+    kept: KeptBlocks,
     *,
     predicts: bool,
     trust_remote_code: bool,
@@ -65,8 +66,7 @@ def write_pruned_config(
         folder: The pruned checkpoint, which has its code, if it has any.
         source: The folder of the dense model.
         config: The file's content by the rules for the kept layers, see `config_rules.cut_config`.
-        kept_layers: The indices of the kept layers in the dense model, ascending.
-        n_layers: N, the layers of the dense model.
+        kept: The layers of the pruned model.
         predicts: Whether the checkpoint has heads that predict further tokens.
         trust_remote_code: Whether code of the checkpoint may run.
 
@@ -74,21 +74,24 @@ def write_pruned_config(
         UnsupportedModelError: No config can describe the kept layers, or transformers would read another config.
     """
     dense = _read(source, trust_remote_code)
-    expected = copy.deepcopy(dense)
-    kind = config.get("model_type")
+    kind = dense.model_type
     try:
-        shrink_config(expected.get_text_config(), kept_layers, n_layers)
-        for name, value in cut_image_layers(vars(expected), kept_layers).items():
-            setattr(expected, name, value)
+        if kept.are_complete:
+            expected = copy.deepcopy(dense)
+            shrink_config(expected.get_text_config(), kept)
+            for name, value in cut_image_layers(vars(expected), kept).items():
+                setattr(expected, name, value)
+        else:
+            trust_remote_code = True  # the checkpoint's code is raysearch's
+            expected = _with_blocks(folder, config, dense)
         differing = write_config(folder, config, expected, predicts=predicts, trust_remote_code=trust_remote_code)
     except (
         StrictDataclassError,
         RuntimeError,
         ValueError,
     ) as error:  # for example, the only layer of a kind is removed
-        removed = sorted(set(range(n_layers)) - set(kept_layers))
         raise UnsupportedModelError(
-            f"{kind} cannot be exported without {Mask.of(*removed)}: transformers does not accept its config "
+            f"{kind} cannot be exported without {kept.mask}: transformers does not accept its config "
             f"({first_line(error).split(' [')[0]}); choose another mask or architecture"
         ) from error
     if differing:
@@ -97,6 +100,22 @@ def write_pruned_config(
             f"{kind} cannot be exported: transformers reads another {differing[0]} from its config{places}; choose "
             "another mask or architecture"
         )
+
+
+def _with_blocks(folder: Path, config: Mapping[str, Any], dense: PreTrainedConfig) -> PreTrainedConfig:
+    """Return the config of a checkpoint whose layers may lack a half: the dense model's values in its own class.
+
+    Args:
+        folder: The checkpoint with its code.
+        config: Its config.
+        dense: The config of the dense model.
+    """
+    _save(folder / CONFIG, config)
+    expected = _read(folder, trust_remote_code=True)
+    for name, value in vars(dense).items():
+        if not name.startswith("_") and name not in _OF_THE_EXPORT and hasattr(expected, name):
+            setattr(expected, name, value)
+    return expected
 
 
 def write_config(

@@ -15,7 +15,9 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from raysearch.checkpoints.config_file import write_pruned_config
+from raysearch.checkpoints.kept_blocks import KeptBlocks
 from raysearch.checkpoints.quiet import quiet
+from raysearch.core.site import Block
 from raysearch.errors import UnsupportedModelError, UserError
 
 _REFUSED = 3  # the exit code of an error whose sentence is on standard output
@@ -56,7 +58,9 @@ def config_writer() -> Iterator[ConfigWriter]:
     ) as process:
 
         def write(folder: Path, source: Path, **values: Any) -> None:
-            output, errors = process.communicate(json.dumps({"folder": str(folder), "source": str(source), **values}))
+            kept = values["kept"]
+            values |= {"folder": str(folder), "source": str(source), "kept": [kept.blocks, kept.n_layers]}
+            output, errors = process.communicate(json.dumps(values))
             if process.returncode == _REFUSED:
                 raise UnsupportedModelError(output.strip())
             if process.returncode:
@@ -84,6 +88,8 @@ def _main() -> None:
     values = json.loads(sys.stdin.read())
     folder = Path(values.pop("folder"))
     source = Path(values.pop("source"))
+    blocks, n_layers = values.pop("kept")
+    values["kept"] = KeptBlocks(tuple(Block(*block) for block in blocks), n_layers)
     try:
         write_pruned_config(folder, source, **values)
     except UnsupportedModelError as error:

@@ -10,8 +10,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from raysearch.checkpoints.layer_rules import PERIODS, KeptLayers, Kind, config_rule, cut_value
+from raysearch.checkpoints.kept_blocks import KeptBlocks
+from raysearch.checkpoints.layer_rules import PERIODS, KeptLayers, Kind, config_rule, cut_for_blocks
 from raysearch.checkpoints.periods import ListForm, Period, Values, list_instead, periods_of
+from raysearch.core.site import Block
 
 if TYPE_CHECKING:
     from transformers import PreTrainedConfig
@@ -35,31 +37,32 @@ _DEEPSTACK = "deepstack_visual_indexes"
 _IMAGE_LAYERS = ("deepstack_layer_map", "spatial_target_layers")
 
 
-def cut_values(
-    values: Mapping[str, Any], kept_layers: Sequence[int], n_layers: int, n_predicting: int = 0
-) -> dict[str, Any]:
+def cut_values(values: Mapping[str, Any], kept: KeptBlocks, n_predicting: int = 0) -> dict[str, Any]:
     """Return the new values of a config's settings that depend on its layers, except the number of layers.
 
     Args:
         values: The values of a config, in memory or in a file, by name.
-        kept_layers: The indices of the kept layers in the dense model, ascending.
-        n_layers: N, the layers of the dense model.
-        n_predicting: The layers after these, which predict further tokens and stay.
+        kept: The layers of the pruned model.
+        n_predicting: The layers after those of the dense model, which predict further tokens and stay.
 
     Returns:
         The changed values by name.
+
+    Raises:
+        UnsupportedModelError: It is not known which half of a layer a value describes, and it matters.
     """
-    layers = KeptLayers(kept_layers, n_layers, n_predicting)
+    layers = KeptLayers((), kept.n_layers, n_predicting)
     changed: dict[str, Any] = {}
     for name, value in values.items():
         rule = config_rule(name, value, layers)
         if rule is not None and rule.kind is not Kind.STAYS:
-            changed[name] = cut_value(rule.kind, value, layers)
+            changed[name] = cut_for_blocks(name, rule.kind, value, kept, n_predicting)
     for period in _periods(values):
         as_list = period.rule.as_list
         if as_list is None:  # `changed_period` names it
             continue
-        listed = list_instead(period, values.get(str(as_list.key.config)), kept_layers, n_layers)
+        kept_layers = kept.layers_of(period.rule.part)
+        listed = list_instead(period, values.get(str(as_list.key.config)), kept_layers, kept.n_layers)
         if listed is not None:
             changed[str(as_list.key.config)] = listed
             if as_list.form is ListForm.EXCEPTIONS and period.rule.key is not None:
@@ -67,9 +70,7 @@ def cut_values(
     return changed
 
 
-def cut_config(
-    config: Mapping[str, Any], kept_layers: Sequence[int], n_layers: int, n_predicting: int = 0
-) -> dict[str, Any]:
+def cut_config(config: Mapping[str, Any], kept: KeptBlocks, n_predicting: int = 0) -> dict[str, Any]:
     """Return a file's config for the kept layers.
 
     The parts that describe the decoder change: the whole config, or a part of it, such as ``text_config``. A
@@ -77,27 +78,27 @@ def cut_config(
 
     Args:
         config: The content of ``config.json``, or a part of it.
-        kept_layers: The indices of the kept layers in the dense model, ascending.
-        n_layers: N, the layers of the dense model.
-        n_predicting: The layers after these, which predict further tokens and stay.
+        kept: The layers of the pruned model.
+        n_predicting: The layers after those of the dense model, which predict further tokens and stay.
 
     Returns:
         The changed config.
+
+    Raises:
+        UnsupportedModelError: It is not known which half of a layer a value describes, and it matters.
     """
     # What is given by layer is added by `config_file` if transformers would read other values.
     config = {name: value for name, value in config.items() if name != "per_layer_config"}
     parts = {
-        name: cut_config(config[name], kept_layers, n_layers, n_predicting)
-        for name in TEXT_PARTS
-        if isinstance(config.get(name), dict)
+        name: cut_config(config[name], kept, n_predicting) for name in TEXT_PARTS if isinstance(config.get(name), dict)
     }
-    cut = {**config, **parts, **cut_image_layers(config, kept_layers)}
-    depths = [name for name in DEPTHS if config.get(name) == n_layers]
+    cut = {**config, **parts, **cut_image_layers(config, kept)}
+    depths = [name for name in DEPTHS if config.get(name) == kept.n_layers]
     if depths or not parts:
-        changed = cut_values(config, kept_layers, n_layers, n_predicting)
+        changed = cut_values(config, kept, n_predicting)
         repeated = {name for part in parts.values() for name in part}
         cut |= {name: value for name, value in changed.items() if not parts or name in repeated}
-        cut |= dict.fromkeys(depths, len(kept_layers))
+        cut |= dict.fromkeys(depths, len(kept))
     return cut
 
 
@@ -109,13 +110,12 @@ def image_layers(config: Mapping[str, Any]) -> tuple[int, ...]:
     return tuple(sorted({*first_layers, *map(_image_layer, listed)}))
 
 
-def cut_image_layers(values: Mapping[str, Any], kept_layers: Sequence[int]) -> dict[str, Any]:
+def cut_image_layers(values: Mapping[str, Any], kept: KeptBlocks) -> dict[str, Any]:
     """Return the new lists of layers at whose places features of images are added, by their names.
 
     Args:
         values: The values of a whole config by name.
-        kept_layers: The indices of the kept layers in the dense model, ascending. All layers of the lists are among
-            them.
+        kept: The layers of the pruned model, with all layers of the lists as they are.
 
     Returns:
         The changed values by name.
@@ -123,7 +123,7 @@ def cut_image_layers(values: Mapping[str, Any], kept_layers: Sequence[int]) -> d
     changed: dict[str, Any] = {}
     for name in _IMAGE_LAYERS:
         if items := values.get(name):
-            places = [kept_layers.index(_image_layer(item)) for item in items]
+            places = [kept.blocks.index(Block(_image_layer(item), _image_layer(item))) for item in items]
             changed[name] = [
                 place if isinstance(item, int) else [*item[:-1], place]
                 for item, place in zip(items, places, strict=True)
@@ -136,27 +136,27 @@ def _image_layer(item: int | Sequence[int]) -> int:
     return item if isinstance(item, int) else item[-1]
 
 
-def changed_period(config: Mapping[str, Any], kept_layers: Sequence[int], n_layers: int) -> Period | None:
+def changed_period(config: Mapping[str, Any], kept: KeptBlocks) -> Period | None:
     """Return a period that no config can describe for the kept layers.
 
     Args:
         config: The content of ``config.json``.
-        kept_layers: The indices of the kept layers in the dense model, ascending.
-        n_layers: N, the layers of the dense model.
+        kept: The layers of the pruned model.
 
     Returns:
         The period; None if there is none.
     """
     for name in TEXT_PARTS:
-        if isinstance(part := config.get(name), dict) and (period := changed_period(part, kept_layers, n_layers)):
+        if isinstance(part := config.get(name), dict) and (period := changed_period(part, kept)):
             return period
     for period in _periods(config):
-        if period.rule.as_list is None and period.changes(kept_layers, n_layers):
+        kept_layers = kept.layers_of(period.rule.part)
+        if period.rule.as_list is None and period.changes(kept_layers, kept.n_layers):
             return period
     return None
 
 
-def shrink_config(config: PreTrainedConfig, kept_layers: Sequence[int], n_layers: int) -> None:
+def shrink_config(config: PreTrainedConfig, kept: KeptBlocks) -> None:
     """Rewrite the (text) config of a dense model for the kept layers, in place.
 
     Lists with a value for each layer are cut, lists and keys of layer indices are renumbered, and numbers of leading
@@ -165,19 +165,21 @@ def shrink_config(config: PreTrainedConfig, kept_layers: Sequence[int], n_layers
 
     Args:
         config: The config.
-        kept_layers: The indices of the kept layers in the dense model, ascending.
-        n_layers: N, the layers of the dense model.
+        kept: The layers of the pruned model.
+
+    Raises:
+        UnsupportedModelError: It is not known which half of a layer a value describes, and it matters.
     """
     by_layer = config.to_dict().get("per_layer_config") if getattr(config, "is_heterogeneous", False) else None
     if by_layer is not None:
         config.per_layer_config = None  # its keys are the places in the dense model
-    changed = cut_values(vars(config), kept_layers, n_layers)
+    changed = cut_values(vars(config), kept)
     # The depth is set last, since a config may derive other values from it. xLSTM has it under two names.
-    depth = {name: len(kept_layers) for name, number in depths(config).items() if number == n_layers}
+    depth = {name: len(kept) for name, number in depths(config).items() if number == kept.n_layers}
     for name, value in (changed | depth).items():
         setattr(config, name, value)
     if by_layer is not None:
-        by_place = cut_value(Kind.BY_NUMBER, by_layer, KeptLayers(kept_layers, n_layers))
+        by_place = cut_for_blocks("per_layer_config", Kind.BY_NUMBER, by_layer, kept)
         config.per_layer_config = {int(place): values for place, values in by_place.items()}
 
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import re
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 
+from raysearch.checkpoints.kept_blocks import KeptBlocks
 from raysearch.errors import UnsupportedModelError
 
 #: Parts of names of modules that hold other stacks than the decoder: of images, sounds, encoders, speech.
@@ -72,8 +73,7 @@ class LayerNames:
 
     def layer_of(self, name: str) -> int | None:
         """Return the number of the layer that a tensor or a module belongs to; None if it belongs to no layer."""
-        place = self._split(name)
-        return None if place is None else place[0]
+        return self.split(name)[0]
 
     def is_in_layer(self, name: str) -> bool:
         """Return whether a tensor belongs to one of the N layers, whatever its name begins with."""
@@ -88,51 +88,41 @@ class LayerNames:
         layer = self.layer_of(name)
         return any(map(_PREDICTING.fullmatch, name.split("."))) or (layer is not None and layer >= self.n_layers)
 
-    def renamed(self, name: str, kept_layers: Sequence[int]) -> str | None:
-        """Return the new name of a tensor or a module; None if it belongs to a removed layer.
+    def renamed(self, name: str, kept: KeptBlocks) -> str | None:
+        """Return the new name of a tensor or a module; None if it belongs to a removed part.
 
         Args:
             name: The name in the dense model.
-            kept_layers: The indices of the kept layers in the dense model, ascending.
+            kept: The layers of the pruned model.
 
         Returns:
-            The new name; None for a removed layer.
+            The new name; None for a removed part.
+
+        Raises:
+            UnsupportedModelError: The halves of its layer do not stay together, and no half has it.
         """
-        place = self._split(name)
-        if place is None:
+        layer, within = self.split(name)
+        if layer is None:
             return name
-        layer, part = place
-        number = new_number(layer, kept_layers, self.n_layers)
-        return None if number is None else f"{self._prefix}{number}{part}"
+        number = kept.number_of(layer, within)
+        dot = "." if within else ""
+        return None if number is None else f"{self._prefix}{number}{dot}{within}"
+
+    def split(self, name: str) -> tuple[int | None, str]:
+        """Return the number of the layer that a tensor or a module belongs to, and its name within the layer.
+
+        The number is None if it belongs to no layer; then the name is the whole one.
+        """
+        number, _, within = name.removeprefix(self._prefix).partition(".")
+        if not name.startswith(self._prefix) or not number.isdecimal():
+            return None, name
+        return int(number), within
 
     @property
     def _prefix(self) -> str:
         return f"{self.stack}." if self.stack else ""
 
-    def _split(self, name: str) -> tuple[int, str] | None:
-        """Return the layer's number, and the rest of the name after it; None if the name belongs to no layer."""
-        if not name.startswith(self._prefix):
-            return None
-        number, dot, part = name.removeprefix(self._prefix).partition(".")
-        return (int(number), dot + part) if number.isdecimal() else None
-
 
 def _is_other(parts: Iterable[str]) -> bool:
     """Return whether a name with these parts is of another stack than the decoder."""
     return any(map(_OTHER_STACKS.fullmatch, parts))
-
-
-def new_number(layer: int, kept_layers: Sequence[int], n_layers: int) -> int | None:
-    """Return a layer's number once layers are removed; None if it is removed itself.
-
-    Args:
-        layer: The number in the dense model. From N on, it is one of a head that predicts further tokens.
-        kept_layers: The indices of the kept layers in the dense model, ascending.
-        n_layers: N, the layers of the dense model.
-
-    Returns:
-        The number in the pruned model, 0-based.
-    """
-    if layer >= n_layers:
-        return len(kept_layers) + layer - n_layers
-    return kept_layers.index(layer) if layer in kept_layers else None

@@ -14,8 +14,10 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
-from raysearch.checkpoints.layer_names import new_number
+from raysearch.checkpoints.kept_blocks import KeptBlocks
 from raysearch.checkpoints.periods import EXPERTS, Key, ListForm, PeriodList, PeriodRule, PlacedRule
+from raysearch.core.mask import PARTS, Part
+from raysearch.errors import UnsupportedModelError
 
 
 @dataclass(frozen=True)
@@ -36,6 +38,12 @@ class KeptLayers:
     def blocks(self) -> tuple[int, ...]:
         """The indices of the kept layers and of those that predict further tokens, ascending."""
         return (*self.indices, *range(self.n_layers, self.n_layers + self.n_predicting))
+
+    def number_of(self, layer: int) -> int | None:
+        """Return the number of a layer in the pruned model; None if it is removed."""
+        if layer >= self.n_layers:
+            return len(self.indices) + layer - self.n_layers
+        return self.indices.index(layer) if layer in self.indices else None
 
     def renumbered(self, layers: Sequence[int], first: int = 0) -> list[int]:
         """Return new numbers of layers.
@@ -199,6 +207,20 @@ PLACED = (
     ),  # gpt2/modeling_gpt2.py:99
 )
 
+#: The names of values that describe the MLPs of layers, and of those that describe the attentions, in this order.
+_OF_MLPS = re.compile(r".*(mlp|moe|expert|dense|ffn|feed_forward|intermediate|swiglu|sparsity|hash).*")
+_OF_ATTENTIONS = re.compile(
+    r".*(layer_types|block_type|att|rope|window|sliding|head|kv|index|local|global|full|hybrid|linear|recurrent|conv|ssm"
+    r"|mamba|compress).*"
+)
+
+
+def described_part(name: str) -> Part | None:
+    """Return the half of a layer that a value describes, by its name in a config or a GGUF file; None if unknown."""
+    if _OF_MLPS.fullmatch(name):
+        return "mlp"
+    return "attention" if _OF_ATTENTIONS.fullmatch(name) else None
+
 
 def config_rule(name: str, value: Any, layers: KeptLayers) -> LayerRule | None:
     """Return the rule for a value of a config, in a file or in memory.
@@ -270,7 +292,7 @@ def cut_value(kind: Kind, value: Any, layers: KeptLayers) -> Any:
             }
         case Kind.SOURCES:
             sources = [value[layer] for layer in kept_layers]
-            return [None if source is None else new_number(source, kept_layers, layers.n_layers) for source in sources]
+            return [None if source is None else layers.number_of(source) for source in sources]
         case Kind.REPEATED:
             return [value[layer % len(value)] for layer in kept_layers]
         case Kind.LEADING:
@@ -281,6 +303,35 @@ def cut_value(kind: Kind, value: Any, layers: KeptLayers) -> Any:
             return value * math.sqrt(len(kept_layers) / layers.n_layers)
         case Kind.FIXED | Kind.STAYS:
             return value
+
+
+def cut_for_blocks(name: str, kind: Kind, value: Any, kept: KeptBlocks, n_predicting: int = 0) -> Any:
+    """Return a value for the layers of a pruned model, whose halves may be from different layers.
+
+    A value of attentions follows the attentions, and one of MLPs follows the MLPs.
+
+    Args:
+        name: The name of the value.
+        kind: How the value depends on layers.
+        value: The value in the dense model, of a type and a length that fit the kind.
+        kept: The layers of the pruned model.
+        n_predicting: The layers after those of the dense model, which predict further tokens and stay.
+
+    Returns:
+        The value, see `cut_value`.
+
+    Raises:
+        UnsupportedModelError: It is not known which half the value describes, and the halves of a layer differ in it.
+    """
+    part = described_part(name)
+    parts = PARTS if part is None else [part]
+    values = [cut_value(kind, value, KeptLayers(kept.layers_of(part), kept.n_layers, n_predicting)) for part in parts]
+    if any(other != values[0] for other in values):
+        raise UnsupportedModelError(
+            f"{name} describes layers, but not clearly their attentions or their MLPs, and it differs for two halves "
+            "that make one layer; use space=layers"
+        )
+    return values[0]
 
 
 def _holds(pattern: str | None, name: str, kind: Kind, value: Any, layers: KeptLayers) -> bool:

@@ -14,8 +14,7 @@ from typing import Any
 
 from raysearch.core.mask import Part
 
-#: The property of a layer's MLP; all other properties are of its attention.
-EXPERTS = "which layers have experts"
+EXPERTS = "which layers have experts"  #: the property of a layer with a period that its MLP has
 
 
 @dataclass(frozen=True)
@@ -143,6 +142,11 @@ class Period:
         return f"one in {self.length}" if self.pattern is None else f"which repeats every {self.length} layers"
 
 
+def _part_with(about: str) -> Part:
+    """Return the half of a layer that has a property: the MLP has the experts, the attention all other properties."""
+    return "mlp" if "experts" in about else "attention"
+
+
 @dataclass(frozen=True)
 class PeriodRule:
     """A period of some families of models.
@@ -182,7 +186,7 @@ class PeriodRule:
     @property
     def part(self) -> Part:
         """The half of a layer that has the property."""
-        return "mlp" if self.about == EXPERTS else "attention"
+        return _part_with(self.about)
 
     def period(self, values: Values) -> Period | None:
         """Return the period of a model; None if the rule does not hold for it."""
@@ -221,6 +225,11 @@ class PlacedRule:
     by_depth: bool = True
     unless: Key | None = None
     only_with: Key | None = None
+
+    @property
+    def part(self) -> Part:
+        """The half of a layer that has the property."""
+        return _part_with(self.about)
 
     def holds(self, values: Values) -> bool:
         """Return whether the rule holds for a model."""

@@ -1,6 +1,6 @@
-"""Removes layers from a checkpoint's files: every tensor that stays keeps its bytes, in any dtype and quantisation.
+"""Removes layers, or halves of them, from a checkpoint's files: every tensor that stays keeps its bytes, in any dtype.
 
-What belongs to no removed layer is copied as it is: towers for images and sounds, heads that predict further tokens,
+What belongs to no removed part is copied as it is: towers for images and sounds, heads that predict further tokens,
 tokenizer, processor, chat templates, code. A tensor is copied in chunks, so a model may be larger than the memory.
 torch is not imported.
 """
@@ -9,18 +9,20 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from raysearch.checkpoints.block_configs import CODE, config_with_blocks, why_not
 from raysearch.checkpoints.checkpoint import INDEX, WEIGHTS, Checkpoint, read_json
 from raysearch.checkpoints.config_rules import TEXT_PARTS, changed_period, cut_config, image_layers
+from raysearch.checkpoints.kept_blocks import KeptBlocks
 from raysearch.checkpoints.layer_names import LayerNames
 from raysearch.checkpoints.quantization import QUANTISATION_FILES, ModuleNames
 from raysearch.checkpoints.safetensors_file import FileTensor, SlicedTensor, Tensor, write_file
-from raysearch.core.mask import Mask
+from raysearch.core.site import Block
 from raysearch.errors import UnsupportedModelError, UserError
 
 #: The keys of a config that describe the quantisation.
@@ -33,49 +35,53 @@ _SLICE_WIDTH = "hidden_size_per_layer_input"
 
 @dataclass(frozen=True)
 class PrunedCheckpoint:
-    """A checkpoint without some layers, before it is written.
+    """A checkpoint without some parts, before it is written.
 
     Args:
         source: The dense model.
         names: The names of the tensors of its layers.
-        kept_layers: The indices of the kept layers in the dense model, ascending.
+        kept: The layers of the pruned model.
     """
 
     source: Checkpoint
     names: LayerNames
-    kept_layers: Sequence[int]
+    kept: KeptBlocks
 
     @classmethod
-    def of(cls, source: Checkpoint, kept_layers: Sequence[int], n_layers: int) -> PrunedCheckpoint:
-        """Plan a checkpoint without some layers.
+    def of(cls, source: Checkpoint, kept: KeptBlocks) -> PrunedCheckpoint:
+        """Plan a checkpoint without some parts.
 
         Args:
             source: The dense model.
-            kept_layers: The indices of the kept layers in the dense model, ascending.
-            n_layers: N, the layers of the dense model.
+            kept: The layers of the pruned model.
 
         Returns:
             The planned checkpoint.
 
         Raises:
-            UnsupportedModelError: The tensors have names of an unknown form, a layer is removed at whose place features
+            UnsupportedModelError: The tensors have names of an unknown form, a layer is changed at whose place features
                 of images are added, or a kept layer would become one of another kind by its new place.
         """
         needed = image_layers(source.config)
-        if not set(needed) <= set(kept_layers):
+        if not {Block(layer, layer) for layer in needed} <= {*kept.blocks}:
             raise UnsupportedModelError(
                 f"{source.config.get('model_type')} cannot be exported without all of its layers {list(needed)}: "
                 f"features of images are added at their places; protect them with protect={list(needed)}"
             )
-        period = changed_period(source.config, kept_layers, n_layers)
+        period = changed_period(source.config, kept)
         if period is not None:
-            removed = sorted(set(range(n_layers)) - set(kept_layers))
             raise UnsupportedModelError(
-                f"{source.config.get('model_type')} cannot be exported without {Mask.of(*removed)}: "
+                f"{source.config.get('model_type')} cannot be exported without {kept.mask}: "
                 f"{period.rule.about} follows from their places, {period.text}, which that mask changes; choose a mask "
                 "that keeps the pattern, such as one of whole periods"
             )
-        return cls(source, LayerNames.of([tensor.name for tensor in source.tensors], n_layers), kept_layers)
+        reason = None if kept.are_complete else why_not(source.config)
+        if reason is not None:
+            raise UnsupportedModelError(
+                f"{source.config.get('model_type')} cannot be exported without {kept.mask}, which leaves a layer "
+                f"without its attention or its MLP: {reason}; use space=pairs"
+            )
+        return cls(source, LayerNames.of([tensor.name for tensor in source.tensors], kept.n_layers), kept)
 
     @property
     def predicts(self) -> bool:
@@ -87,7 +93,7 @@ class PrunedCheckpoint:
         """The tensors to write, under their new names, in the order of the source."""
         tensors: list[Tensor] = []
         for tensor in self.source.tensors:
-            name = self.names.renamed(tensor.name, self.kept_layers)
+            name = self.names.renamed(tensor.name, self.kept)
             if name is not None:
                 tensors.append(self._sliced(tensor) or replace(tensor, name=name))
         return tensors
@@ -97,7 +103,9 @@ class PrunedCheckpoint:
         """The content of ``config.json`` by the rules for the kept layers."""
         layers = {self.names.layer_of(tensor.name) for tensor in self.source.tensors} - {None}
         n_predicting = len([layer for layer in layers if layer is not None and layer >= self.names.n_layers])
-        config = cut_config(self.source.config, self.kept_layers, self.names.n_layers, n_predicting)
+        config = cut_config(self.source.config, self.kept, n_predicting)
+        if not self.kept.are_complete:
+            config = config_with_blocks(config, self.kept)
         return self._with_mended_quantisation(config)
 
     def write(self, folder: Path) -> None:
@@ -131,6 +139,8 @@ class PrunedCheckpoint:
                 copied.write_text(json.dumps(mended, indent=2) + "\n", encoding="utf-8")
             else:
                 shutil.copyfile(self.source.folder / path, copied)
+        for path in () if self.kept.are_complete else CODE:
+            shutil.copyfile(path, folder / path.name)
 
     def check_written(self, folder: Path) -> None:
         """Compare every tensor of a written checkpoint with its source, byte by byte.
@@ -170,14 +180,14 @@ class PrunedCheckpoint:
         """Return the kept layers' slices of a tensor; None if it has no slice for each layer."""
         axis = next((axis for name, axis in _SLICED.items() if tensor.name.endswith(name)), None)
         width = self._text_value(_SLICE_WIDTH)
-        if axis is None or not width or len(self.kept_layers) == self.names.n_layers:
+        if axis is None or not width or not self.kept.mask:
             return None
         if tensor.shape[axis] != width * self.names.n_layers:
             raise UnsupportedModelError(
                 f"{tensor.name} has shape {list(tensor.shape)}, which is not {width} for each of {self.names.n_layers} "
                 "layers; use the model before it was quantised"
             )
-        return SlicedTensor(tensor, tensor.name, axis, width, self.kept_layers)
+        return SlicedTensor(tensor, tensor.name, axis, width, self.kept.layers_of("mlp"))
 
     def _text_value(self, key: str) -> Any:
         """Return a value of the part of the config that describes the decoder; None if there is none."""
@@ -187,7 +197,7 @@ class PrunedCheckpoint:
 
     @cached_property
     def _modules(self) -> ModuleNames:
-        return ModuleNames.of(self.names, self.kept_layers, [tensor.name for tensor in self.source.tensors])
+        return ModuleNames.of(self.names, self.kept, [tensor.name for tensor in self.source.tensors])
 
     def _with_mended_quantisation(self, config: Mapping[str, Any]) -> dict[str, Any]:
         """Return a config, or a part of it, whose descriptions of quantised weights have the new names of modules."""

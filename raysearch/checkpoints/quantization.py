@@ -8,11 +8,12 @@ wildcards (``*layers.7*``), or be a regular expression (``re:.*layers\.(7|9)\.ml
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from raysearch.checkpoints.layer_names import LayerNames, new_number
+from raysearch.checkpoints.kept_blocks import KeptBlocks
+from raysearch.checkpoints.layer_names import LayerNames
 
 #: Files, besides ``config.json``, that describe the quantisation of a checkpoint.
 QUANTISATION_FILES = ("hf_quant_config.json", "quantize_config.json", "quant_config.json", "quantization_config.json")
@@ -27,27 +28,27 @@ class ModuleNames:
 
     Args:
         layers: The names of the layers.
-        kept_layers: The indices of the kept layers in the dense model, ascending.
+        kept: The layers of the pruned model.
         modules: The names of all modules of the dense model that have a tensor.
     """
 
     layers: LayerNames
-    kept_layers: Sequence[int]
+    kept: KeptBlocks
     modules: frozenset[str]
 
     @classmethod
-    def of(cls, layers: LayerNames, kept_layers: Sequence[int], tensors: Iterable[str]) -> ModuleNames:
+    def of(cls, layers: LayerNames, kept: KeptBlocks, tensors: Iterable[str]) -> ModuleNames:
         """Return the names of the modules that hold tensors.
 
         Args:
             layers: The names of the layers.
-            kept_layers: The indices of the kept layers in the dense model, ascending.
+            kept: The layers of the pruned model.
             tensors: The names of all tensors.
 
         Returns:
             The names of the modules.
         """
-        return cls(layers, kept_layers, frozenset(name.rpartition(".")[0] for name in tensors))
+        return cls(layers, kept, frozenset(name.rpartition(".")[0] for name in tensors))
 
     def mend(self, description: Any) -> Any:
         """Return a description of a quantisation with the new names: a config, or a part of one."""
@@ -61,7 +62,10 @@ class ModuleNames:
         return description
 
     def _new_names(self, name: str) -> list[str]:
-        """Return what replaces a name: one name, none if its layer is removed, or several for an expression."""
+        """Return what replaces a name: one name, none if it is removed, or several for an expression.
+
+        A name of a whole layer whose halves do not stay together is replaced by the names of its modules.
+        """
         expression = _EXPRESSION.fullmatch(name)
         if expression is not None:
             return self._of_expression(name, expression[2])
@@ -69,7 +73,14 @@ class ModuleNames:
         if place is None:
             return [name]
         start, end = place
-        number = new_number(int(name[start:end]), self.kept_layers, self.layers.n_layers)
+        layer = int(name[start:end])
+        within = name[end:].strip(".*")
+        if not within and not self.kept.is_together(layer):
+            prefix = f"{self.layers.stack}.{layer}."
+            modules = sorted(module.removeprefix(prefix) for module in self.modules if module.startswith(prefix))
+            numbers = {module: self.kept.number_of(layer, module) for module in modules}
+            return [f"{name[:start]}{number}.{module}" for module, number in numbers.items() if number is not None]
+        number = self.kept.number_of(layer, within)
         return [] if number is None else [f"{name[:start]}{number}{name[end:]}"]
 
     def _place(self, name: str) -> tuple[int, int] | None:
@@ -91,8 +102,8 @@ class ModuleNames:
         pattern = re.compile(expression)
         mark = name.removesuffix(expression)
         before = {module for module in self.modules if pattern.match(module)}
-        wanted = {self.layers.renamed(module, self.kept_layers) for module in before} - {None}
-        after = {self.layers.renamed(module, self.kept_layers) for module in self.modules} - {None}
+        wanted = {self.layers.renamed(module, self.kept) for module in before} - {None}
+        after = {self.layers.renamed(module, self.kept) for module in self.modules} - {None}
         if {module for module in after if module is not None and pattern.match(module)} == wanted:
             return [name]
         return [f"{mark}{re.escape(module)}$" for module in sorted(module for module in wanted if module is not None)]

@@ -17,6 +17,7 @@ from typing import Any, Literal
 
 from raysearch.checkpoints import layer_rules, llama_cpp, mlx, vllm
 from raysearch.checkpoints.checkpoint import CONFIG, read_decoder_config, read_json
+from raysearch.checkpoints.kept_blocks import KeptBlocks
 from raysearch.checkpoints.periods import Period, PeriodRule, PlacedRule, Values, periods_of
 from raysearch.core.mask import Mask
 from raysearch.core.place_limits import PlaceLimits
@@ -75,26 +76,26 @@ class Runtime:
         kind = "architecture" if self.known_by == "architectures" else "model type"
         return f"the {kind} {names[0]}" if names else f"a config without {self.known_by}"
 
-    def misread(self, values: Values, kept_layers: Sequence[int], n_layers: int) -> str | None:
+    def misread(self, values: Values, kept: KeptBlocks) -> str | None:
         """Return what the runtime does that makes a pruned model another one.
 
         Args:
             values: What the model says of its layers.
-            kept_layers: The indices of the kept layers in the dense model, ascending.
-            n_layers: N, the layers of the dense model.
+            kept: The layers of the pruned model.
 
         Returns:
             The end of a sentence; None if it runs this model.
         """
         values = self._named(values)
-        n_kept = len(kept_layers)
+        n_layers = kept.n_layers
+        n_kept = len(kept)
         if any((n_layers in depths) != (n_kept in depths) for depths in self.depths.get(values.family, ())):
             return f"computes a {values.family} of {n_layers} layers differently from one of {n_kept}"
         for rule in self.placed:
-            if rule.holds(values) and rule.changes(kept_layers, n_layers):
+            if rule.holds(values) and rule.changes(kept.layers_of(rule.part), n_layers):
                 return f"computes {rule.about} from its place, which has changed"
         for period in self._periods(values):
-            if period.changes(kept_layers, n_layers):
+            if period.changes(kept.layers_of(period.rule.part), n_layers):
                 return f"derives {period.rule.about} from their places, which have changed"
         return None
 
@@ -254,11 +255,12 @@ def readings(folder: Path, mask: Mask, sites: Sites, ran: Mapping[str, str] | No
     """
     config = read_json(folder / CONFIG)
     values = Values.of_config(read_decoder_config(folder))
+    kept = KeptBlocks(sites.blocks(mask), sites.n_layers)
     return tuple(
         Reading(
             runtime.name,
             runtime.unknown(config),
-            runtime.misread(values, sites.kept_layers(mask), sites.n_layers),
+            runtime.misread(values, kept),
             (ran or {}).get(runtime.name),
         )
         for runtime in RUNTIMES.values()

@@ -9,6 +9,8 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+from raysearch.core.mask import Half
+
 
 @dataclass(frozen=True)
 class PlaceLimits:
@@ -20,12 +22,14 @@ class PlaceLimits:
         protected: The layers that must stay, besides those after the last whole group. A group with such a layer stays.
         reasons: A sentence for each limit, with the name and the version of the runtime, without a full stop.
         refused_depths: The numbers of layers that a pruned model must not have.
+        protected_halves: The halves that must stay, besides those of these layers.
     """
 
     group: int = 1
     protected: frozenset[int] = frozenset()
     reasons: tuple[str, ...] = ()
     refused_depths: frozenset[int] = frozenset()
+    protected_halves: frozenset[Half] = frozenset()
 
     def __or__(self, other: PlaceLimits) -> PlaceLimits:
         """Return the limits of masks that keep to both."""
@@ -34,4 +38,5 @@ class PlaceLimits:
             protected=self.protected | other.protected,
             reasons=tuple(dict.fromkeys((*self.reasons, *other.reasons))),
             refused_depths=self.refused_depths | other.refused_depths,
+            protected_halves=self.protected_halves | other.protected_halves,
         )

@@ -110,7 +110,7 @@ class Problem:
         sites = space.select(layers)
         if limits.group > 1:
             sites = sites.in_groups(limits.group)
-        protected = sites.with_halves(halves) | sites.in_layers(limits.protected)
+        protected = sites.with_halves([*halves, *limits.protected_halves]) | sites.in_layers(limits.protected)
         if limits.group > 1 and n_layers % limits.group:
             protected |= {len(sites) - 1}  # the layers after the last whole group
         problem = cls(sites, 1, protected, space)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from raysearch.checkpoints.adapter import ADAPTER_FOLDER, REMEDY, Adapter
 from raysearch.checkpoints.checkpoint import Checkpoint
+from raysearch.checkpoints.kept_blocks import KeptBlocks
 from raysearch.checkpoints.layer_names import LayerNames
 from raysearch.errors import UnsupportedModelError
 from raysearch.models.adapter import check_fit
@@ -61,19 +61,19 @@ class MergedModel:
             ) from error
         return cls(model, files, LayerNames.of(parameters, n_layers))
 
-    def write_adapter(self, folder: Path, kept_layers: Sequence[int]) -> None:
-        """Write the adapter for the model without some layers next to the pruned model, and check that it fits.
+    def write_adapter(self, folder: Path, kept: KeptBlocks) -> None:
+        """Write the adapter for the model without some parts next to the pruned model, and check that it fits.
 
         Nothing is written if the adapter changes none of the kept modules.
 
         Args:
             folder: The folder of the pruned model.
-            kept_layers: The indices of the kept layers in the dense model, ascending.
+            kept: The layers of the pruned model.
 
         Raises:
             UserError: peft makes other tensors for the pruned model.
         """
-        pruned = Adapter.open(Path(str(self.model.adapter))).pruned(self.names, kept_layers)
+        pruned = Adapter.open(Path(str(self.model.adapter))).pruned(self.names, kept)
         if pruned is None:
             return
         pruned.write(folder / ADAPTER_FOLDER)

@@ -29,6 +29,7 @@ from raysearch.checkpoints.card import (
 )
 from raysearch.checkpoints.checkpoint import Checkpoint
 from raysearch.checkpoints.config_process import config_writer
+from raysearch.checkpoints.kept_blocks import KeptBlocks
 from raysearch.checkpoints.pruning import PrunedCheckpoint
 from raysearch.checkpoints.runtimes import Reading, readings
 from raysearch.checkpoints.side_files import mend_tokenizer_config
@@ -85,7 +86,7 @@ class ExportResult:
 def export_checkpoint(
     spec: ModelSpec, mask: Mask, out: Path, *, overwrite: bool, evidence: Evidence, prompt: str | None = None
 ) -> ExportResult:
-    """Write the model without the mask's layers as an ordinary checkpoint, and verify it on the CPU.
+    """Write the model without the mask's parts as an ordinary checkpoint, and verify it on the CPU.
 
     A model that does not fit into the memory, or whose quantised weights transformers cannot run on this machine, is
     verified by its files alone. An adapter is merged in memory; next to the merged checkpoint it is written for the
@@ -93,7 +94,7 @@ def export_checkpoint(
 
     Args:
         spec: The dense model. Its dtype is that of the verification; its device and attention are ignored.
-        mask: The layers to remove.
+        mask: The parts to remove.
         out: The folder to write.
         overwrite: Whether to replace an earlier export in that folder. Other folders are never replaced.
         evidence: The search that found the mask, for the model card.
@@ -122,12 +123,12 @@ def export_checkpoint(
         )
     if prompt is not None:
         load_tokenizer(located)
-    kept_layers = sites.kept_layers(mask)
+    kept = kept_blocks(info, mask)
     with replacing(out) as folder, safetensors_folder(located) as source:
         if located.adapter is None:
-            checkpoint = write_files(folder, source, kept_layers, sites.n_layers, located.trust_remote_code)
+            checkpoint = write_files(folder, source, kept, located.trust_remote_code)
         else:
-            checkpoint = _write_merged(folder, source, located, kept_layers, sites.n_layers)
+            checkpoint = _write_merged(folder, source, located, kept)
         if located.digest is not None:  # transformers has written the tokenizer of a GGUF file
             mend_tokenizer_config(folder)
         proof = _prove(folder, checkpoint, info, located, mask, prompt)
@@ -140,7 +141,7 @@ def export_checkpoint(
         has_adapter = (folder / ADAPTER_FOLDER).is_dir()
     return ExportResult(
         out=out,
-        n_layers=len(kept_layers),
+        n_layers=len(kept),
         parameters=proof.parameters,
         parameters_dense=proof.parameters_dense,
         max_logit_difference=proof.max_logit_difference,
@@ -200,17 +201,14 @@ def safetensors_folder(model: LocatedModel) -> Iterator[Path]:
         yield Path(temporary)
 
 
-def _write_merged(
-    folder: Path, source: Path, model: LocatedModel, kept_layers: Sequence[int], n_layers: int
-) -> PrunedCheckpoint:
-    """Write the files of a model with its adapter without some layers, and the adapter for the model without it.
+def _write_merged(folder: Path, source: Path, model: LocatedModel, kept: KeptBlocks) -> PrunedCheckpoint:
+    """Write the files of a model with its adapter without some parts, and the adapter for the model without it.
 
     Args:
         folder: An empty folder.
         source: The folder of the dense model.
         model: The model, with its adapter.
-        kept_layers: The indices of the kept layers in the dense model, ascending.
-        n_layers: N, the layers of the dense model.
+        kept: The layers of the pruned model.
 
     Returns:
         What was written.
@@ -218,29 +216,27 @@ def _write_merged(
     from raysearch.models.adapter_export import MergedModel  # imports torch
 
     scratch = folder / ".merged"
-    merged = MergedModel.of(model, source, n_layers, scratch)
-    checkpoint = write_files(folder, source, kept_layers, n_layers, model.trust_remote_code, with_values=merged.files)
+    merged = MergedModel.of(model, source, kept.n_layers, scratch)
+    checkpoint = write_files(folder, source, kept, model.trust_remote_code, with_values=merged.files)
     shutil.rmtree(scratch)
-    merged.write_adapter(folder, kept_layers)
+    merged.write_adapter(folder, kept)
     return checkpoint
 
 
 def write_files(
     folder: Path,
     source: Path,
-    kept_layers: Sequence[int],
-    n_layers: int,
+    kept: KeptBlocks,
     trust_remote_code: bool,
     *,
     with_values: Checkpoint | None = None,
 ) -> PrunedCheckpoint:
-    """Write the files of a checkpoint without some layers. torch is not imported.
+    """Write the files of a checkpoint without some parts. torch is not imported.
 
     Args:
         folder: An empty folder.
         source: The folder of the dense model.
-        kept_layers: The indices of the kept layers in the dense model, ascending.
-        n_layers: N, the layers of the dense model.
+        kept: The layers of the pruned model.
         trust_remote_code: Whether code of the checkpoint may run, to read its config.
         with_values: The dense model with other values of some tensors; None for those of its files.
 
@@ -251,19 +247,39 @@ def write_files(
         UserError: The files of the dense model cannot be read.
         UnsupportedModelError: No config can describe the kept layers, or the tensors have names of an unknown form.
     """
-    pruned = PrunedCheckpoint.of(with_values or Checkpoint.open(source), kept_layers, n_layers)
+    pruned = PrunedCheckpoint.of(with_values or Checkpoint.open(source), kept)
     with config_writer() as write_config:
         pruned.write(folder)
         write_config(
             folder,
             source,
             config=pruned.config,
-            kept_layers=list(kept_layers),
-            n_layers=n_layers,
+            kept=kept,
             predicts=pruned.predicts,
             trust_remote_code=trust_remote_code,
         )
     return pruned
+
+
+def kept_blocks(info: ModelInfo, mask: Mask) -> KeptBlocks:
+    """Return the layers of a pruned model. torch is imported only if the mask has halves.
+
+    Args:
+        info: The dense model.
+        mask: The parts to remove.
+
+    Returns:
+        The layers, with the half of each tensor if the mask has halves.
+
+    Raises:
+        UnsupportedModelError: The mask has halves, and a layer has none.
+    """
+    blocks = info.sites.blocks(mask)
+    if not mask.halves:
+        return KeptBlocks(blocks, info.sites.n_layers)
+    from raysearch.models.half_names import names_of_halves
+
+    return KeptBlocks(blocks, info.sites.n_layers, names_of_halves(info))
 
 
 def check_destination(model: LocatedModel, out: Path, overwrite: bool) -> None:

@@ -91,7 +91,7 @@ def prove_by_files(
         folder: The checkpoint.
         pruned: What was written.
         info: The dense model.
-        mask: The removed layers.
+        mask: The removed parts.
         trust_remote_code: Whether code of the checkpoint may run.
         not_run: Why the models are not run, as a clause.
 
@@ -104,7 +104,7 @@ def prove_by_files(
     """
     pruned.check_written(folder)
     load = load_without_values(folder, trust_remote_code)
-    if wrong := wrong_names(folder, len(pruned.kept_layers), load.names):
+    if wrong := wrong_names(folder, len(pruned.kept), load.names):
         raise UnsupportedModelError(
             f"model={info.model.name} cannot be exported: the pruned checkpoint has other weights than its config "
             f"describes ({wrong[0]} …); choose another mask or architecture"

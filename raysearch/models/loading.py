@@ -267,11 +267,12 @@ def load_random_layers(info: ModelInfo, layers: Sequence[int]) -> PreTrainedMode
         The model, in eval mode, whose layers are those of `layers`.
     """
     from raysearch.checkpoints.config_rules import shrink_config
+    from raysearch.checkpoints.kept_blocks import KeptBlocks
 
     model = info.model
     config = load_config(model)
     vars(config).pop("quantization_config", None)  # the layers have the dtype of the weights in memory
-    shrink_config(config.get_text_config(), layers, info.sites.n_layers)
+    shrink_config(config.get_text_config(), KeptBlocks.whole(layers, info.sites.n_layers))
     built = _build(model, config, model.device, dtype=resolve_dtype(model.dtype, config))
     return built.eval().requires_grad_(False)
 

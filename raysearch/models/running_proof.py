@@ -18,6 +18,7 @@ from raysearch.calibration.batch import Batch
 from raysearch.calibration.formats.base import ImageQuestion
 from raysearch.calibration.images import encode_question
 from raysearch.checkpoints.config_rules import rules_of_place
+from raysearch.checkpoints.kept_blocks import KeptBlocks
 from raysearch.checkpoints.pruning import wrong_names
 from raysearch.checkpoints.quiet import quiet
 from raysearch.core.mask import Mask
@@ -95,7 +96,7 @@ def prove_by_running(folder: Path, model: LocatedModel, mask: Mask, prompt: str 
     Args:
         folder: The checkpoint.
         model: The dense model.
-        mask: The removed layers.
+        mask: The removed parts.
         prompt: A text that both models continue greedily, as a spot check; None for no check.
 
     Returns:
@@ -208,7 +209,7 @@ def _outputs_on_tokens(stack: LayerStack, mask: Mask, is_quantised: bool) -> _Ou
     """Return what the dense model computes on tokens without a mask's layers."""
     with stack.bypassed(mask) as masked:
         try:
-            return _Outputs.of(masked, stack, stack.sites.kept_layers(mask), None)
+            return _Outputs.of(masked, stack, _compared_layers(stack, mask), None)
         except (TypeError, ValueError, AttributeError) as error:
             if is_quantised:  # a kernel may refuse this machine
                 raise
@@ -216,6 +217,14 @@ def _outputs_on_tokens(stack: LayerStack, mask: Mask, is_quantised: bool) -> _Ou
                 f"{stack.kind} cannot be exported without {mask}: a layer that stays needs what a removed layer passes "
                 f"on ({type(error).__name__}: {first_line(error)}); choose another mask"
             ) from error
+
+
+def _compared_layers(stack: LayerStack, mask: Mask) -> tuple[int, ...]:
+    """Return, for each layer of the pruned model, the layer of the dense model that is handed the same.
+
+    That is the layer of its attention, which reads masks and positions.
+    """
+    return KeptBlocks(stack.sites.blocks(mask), len(stack.layers)).layers_of("attention")
 
 
 def _run_masked(
@@ -240,7 +249,7 @@ def _run_masked(
             detail = "it expects other shapes"
         method = quantisation.get("quant_method")
         raise CannotRunError(model.name, f"transformers cannot run its {method} weights here ({detail})") from error
-    kept_layers = stack.sites.kept_layers(mask)
+    kept_layers = _compared_layers(stack, mask)
     on_image = None
     why_not_run = None
     if image is not None:

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from raysearch.checkpoints.config_rules import shrink_config
+from raysearch.checkpoints.kept_blocks import KeptBlocks
 from raysearch.core.mask import Mask
 from raysearch.models.stack import LayerStack
 
@@ -42,7 +43,7 @@ def remove_layers(stack: LayerStack, mask: Mask) -> PreTrainedModel:
                 if vars(part).get(attribute) == layer:
                     vars(part)[attribute] = index
     text = model.config.get_text_config()
-    shrink_config(text, kept_layers, n_layers)
+    shrink_config(text, KeptBlocks.whole(kept_layers, n_layers))
     _cut_embeddings_by_layer(model, kept_layers, n_layers, getattr(text, "hidden_size_per_layer_input", None))
     ties = getattr(model, "all_tied_weights_keys", {})
     return _rebuilt(model) if any(weight.startswith(f"{name}.") for weight in ties) else model

@@ -18,6 +18,7 @@ from raysearch.checkpoints.adapter import ADAPTER_FOLDER, Adapter
 from raysearch.checkpoints.card import RECORD, render_card, runtime_values
 from raysearch.checkpoints.checkpoint import CONFIG, Checkpoint, read_json
 from raysearch.checkpoints.config_file import write_config
+from raysearch.checkpoints.kept_blocks import KeptBlocks
 from raysearch.checkpoints.pruning import PrunedCheckpoint
 from raysearch.checkpoints.runtimes import readings
 from raysearch.core.estimate import estimate_text
@@ -151,7 +152,7 @@ def _write_files(
     with TemporaryDirectory(dir=scratch) as values:
         try:
             source = with_values_of(tuned, parameters, Checkpoint.open(pruned), n_layers, Path(values))
-            PrunedCheckpoint.of(source, range(n_layers), n_layers).write(folder)
+            PrunedCheckpoint.of(source, KeptBlocks.whole(range(n_layers), n_layers)).write(folder)
         except UnsupportedModelError as error:
             not_replaced = str(error)
         else:

@@ -8,9 +8,11 @@ from dataclasses import replace
 from pathlib import Path
 
 from raysearch.calibration.calibration import Calibration
+from raysearch.checkpoints.half_formats import formats_of
 from raysearch.core.hub import is_asked
 from raysearch.core.mask import Mask
 from raysearch.core.problem import AUTO, Problem, sizes_of
+from raysearch.core.space import Space
 from raysearch.evaluation.spec import EvaluationSpec
 from raysearch.models.description import describe
 from raysearch.models.devices import has_instructions
@@ -105,6 +107,23 @@ def warn_of_image_layers(info: ModelInfo, problem: Problem, observer: Observer) 
         )
 
 
+def warn_of_formats(info: ModelInfo, space: Space, observer: Observer) -> None:
+    """Warn if no format of exports can hold the masks of a search.
+
+    Args:
+        info: The model.
+        space: What the masks can remove.
+        observer: Gets the warning.
+    """
+    formats = formats_of({**info.config, **info.code}, space)
+    if all(form.why_not is not None for form in formats):
+        reasons = "; ".join(f"{form.title}: {form.why_not}" for form in formats)
+        observer.warn(
+            f"masks of space={space.name} can be searched and assessed, but not exported, since no format holds such a "
+            f"{info.model.name} ({reasons}); space=pairs gives models that every runtime loads"
+        )
+
+
 def warn_of_refused_masks(model: ModelSpec, problem: Problem, remove: int | str, observer: Observer) -> None:
     """Warn if `export --gguf` would refuse some or all masks of a search.
 
@@ -144,5 +163,6 @@ def warn_before_search(
     warn_of_unknown_tokens(calibrations, observer)
     warn_of_dtype(info, observer)
     problem = spec.problem(info)
+    warn_of_formats(info, spec.space, observer)
     warn_of_refused_masks(spec.evaluation.model, problem, spec.remove, observer)
     warn_of_image_layers(info, problem, observer)

@@ -110,8 +110,8 @@ class BudgetedSearch:
         if missed := [self.budget.word(part) for part in facts.misses if part in self.budget.gains]:
             raise UserError(
                 f"no mask meets {' and '.join(missed)}: without {problem.space.count(facts.n_removed)}, the most that "
-                f"may go, {self.session.info.model.label} reaches only: {', '.join(_gains(facts, self.budget))}; ask for "
-                "less"
+                f"may go, {self.session.info.model.label} reaches only: {', '.join(_gains(facts, self.budget))}; ask "
+                "for less"
             )
 
     def mask_at_end(self) -> Mask | None:

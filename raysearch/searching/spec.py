@@ -180,7 +180,7 @@ class SearchSpec:
             UserError: `remove` or `protect` does not fit the model or the target, or the data have images and a mask
                 may remove a layer at whose place the model adds features of images.
         """
-        limits = limits_of(info, self.target)
+        limits = limits_of(info, self.target, space=self.space)
         problem = Problem.of_sites(
             info.sites, self.remove, self.protect, self.evaluation.model.name, limits, self.space
         )
@@ -200,9 +200,14 @@ class SearchSpec:
         problem = self.problem(info)
         n_remove = problem.size
         n_without = Problem.of_sites(info.sites, n_remove, self.protect, space=self.space).n_solutions
-        limits = limits_of(info, self.target)
         return TargetLimits(
-            tuple(self.target), limits, info.sites.n_layers, n_remove, problem.n_solutions, n_without, self.space
+            runtimes=tuple(self.target),
+            limits=limits_of(info, self.target, space=self.space),
+            n_layers=info.sites.n_layers,
+            n_remove=n_remove,
+            n_masks=problem.n_solutions,
+            n_without=n_without,
+            space=self.space,
         )
 
     def kv_cache(self, info: ModelInfo) -> KvCache:

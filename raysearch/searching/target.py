@@ -8,8 +8,10 @@ from functools import lru_cache
 from pathlib import Path
 
 from raysearch.checkpoints.gguf_file import read_gguf
+from raysearch.checkpoints.half_formats import formats_of
 from raysearch.checkpoints.periods import Values
-from raysearch.checkpoints.runtimes import LLAMA_CPP, RUNTIMES, place_limits
+from raysearch.checkpoints.runtimes import LLAMA_CPP, RUNTIMES, VLLM, place_limits
+from raysearch.core.mask import Half
 from raysearch.core.place_limits import PlaceLimits
 from raysearch.core.space import LAYERS, Space
 from raysearch.errors import UserError
@@ -27,10 +29,10 @@ class TargetLimits:
         runtimes: The names of the runtimes.
         limits: Their limits.
         n_layers: N, the layers of the model.
-        n_remove: M; for a range, the largest number.
-        n_masks: The number of masks of the size M that the target leaves.
-        n_without: The number of masks of the size M without a target.
-        space: What the masks remove.
+        n_remove: M, the number of layers to remove; for a range, the largest number.
+        n_masks: The number of masks of M layers that the target leaves.
+        n_without: The number of masks of M layers without a target.
+        space: What the masks remove, and M counts.
     """
 
     runtimes: tuple[str, ...]
@@ -64,6 +66,8 @@ class TargetLimits:
         staying = sorted({*self.limits.protected, *range(n_whole, self.n_layers)})
         if staying:
             clauses.append(f"keeps {count(len(staying), 'layer')} {as_typed(staying)}")
+        if self.limits.protected_halves:
+            clauses.append(f"keeps {listed(sorted(map(str, self.limits.protected_halves)))}")
         if self.limits.refused_depths:
             clauses.append("limits how many layers may go")
         masks = f"{self.n_masks:,} of {self.n_without:,} masks of {self.space.count(self.n_remove)} are left"
@@ -75,7 +79,7 @@ class TargetLimits:
         return [str(self), *(f"  {reason}" for reason in self.limits.reasons)]
 
 
-def limits_of(info: ModelInfo, runtimes: Sequence[str], setting: str = "target") -> PlaceLimits:
+def limits_of(info: ModelInfo, runtimes: Sequence[str], setting: str = "target", space: Space = LAYERS) -> PlaceLimits:
     """Return the limits that runtimes set to the masks of a model.
 
     llama.cpp runs a model that is a GGUF file from a pruned GGUF file. Other runtimes read a pruned checkpoint; so does
@@ -85,26 +89,33 @@ def limits_of(info: ModelInfo, runtimes: Sequence[str], setting: str = "target")
         info: The model.
         runtimes: The names of the runtimes.
         setting: The key by which the user named them, for messages.
+        space: What masks can remove.
 
     Returns:
         The limits of all runtimes together.
 
     Raises:
-        UserError: A runtime has no code for the model.
+        UserError: A runtime has no code for the model, or reads no format that can hold the masks of the space.
     """
     n_layers = info.sites.n_layers
+    why_not = {form.name: form.why_not for form in formats_of({**info.config, **info.code}, space)}
+    for name in runtimes:
+        reason = why_not["gguf" if name == LLAMA_CPP.name else "checkpoint"]
+        if reason is not None:
+            raise UserError(f"{setting}={name} cannot run masks of space={space.name}: {reason}; use space=pairs")
     file = None if info.model.adapter is not None else gguf_file(info.model)
     for name in runtimes:
         runtime = RUNTIMES[name]
         unknown = None if runtime is LLAMA_CPP and file is not None else runtime.unknown(info.code)
         if unknown is not None and not runtime.fallback:
             raise UserError(f"{setting}={name}: {runtime.text} has no code for {unknown}; leave it out")
-    if file is None:
-        return place_limits(Values.of_config(info.config), n_layers, runtimes)
-    from_checkpoint = [runtime for runtime in runtimes if runtime != LLAMA_CPP.name]
+    from_checkpoint = [runtime for runtime in runtimes if file is None or runtime != LLAMA_CPP.name]
     limits = place_limits(Values.of_config(info.config), n_layers, from_checkpoint)
-    if LLAMA_CPP.name in runtimes:
+    if file is not None and LLAMA_CPP.name in runtimes:
         limits |= _limits_of_gguf(file, n_layers)
+    if VLLM.name in runtimes and not space.keeps_blocks:
+        reason = f"{VLLM.text} needs the attention of the first layer"  # nemotron_nas.py: residual is None before it
+        limits |= PlaceLimits(protected_halves=frozenset({Half(0, "attention")}), reasons=(reason,))
     return limits
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from raysearch.checkpoints.kept_blocks import KeptBlocks
 from raysearch.checkpoints.layer_names import LayerNames
 from raysearch.errors import UnsupportedModelError
 from tests.sentences import Sentences
@@ -46,7 +47,7 @@ def test_layers_are_renumbered_and_heads_that_predict_follow_them() -> None:
         "model.norm.weight": "model.norm.weight",
         "mtp.layers.0.mlp.weight": "mtp.layers.0.mlp.weight",
     }
-    assert {name: names.renamed(name, [0, 2, 3]) for name in new_names} == new_names
+    assert {name: names.renamed(name, KeptBlocks.whole([0, 2, 3], 4)) for name in new_names} == new_names
     predicting = {name for name in new_names if names.is_predicting(name)}
     assert predicting == {"model.layers.4.eh_proj.weight", "model.layers.5.eh_proj.weight", "mtp.layers.0.mlp.weight"}
 

@@ -13,6 +13,7 @@ from transformers import CONFIG_MAPPING, AutoConfig
 from raysearch.checkpoints import llama_cpp
 from raysearch.checkpoints.config_rules import changed_period, cut_config, cut_values
 from raysearch.checkpoints.gguf_pruning import refusals
+from raysearch.checkpoints.kept_blocks import KeptBlocks
 from raysearch.checkpoints.layer_rules import PERIODS, RULES, KeptLayers, Kind, LayerRule, config_rule, gguf_rule
 from raysearch.checkpoints.periods import Key
 from raysearch.core.mask import Mask
@@ -77,7 +78,7 @@ def test_every_rule_holds_for_a_config_or_a_file(tmp_path: Path) -> None:
     config_rules = set[LayerRule | None]()
     for name, before, after in _CONFIG:
         config_rules.add(config_rule(name, before, _LAYERS))
-        written = {name: before} | cut_values({name: before}, _LAYERS.indices, 4, n_predicting=1)
+        written = {name: before} | cut_values({name: before}, KeptBlocks.whole([0, 2, 3], 4), n_predicting=1)
         expected = {"full_attn_layers": [3], "kda_layers": [1, 2]} if name == "linear_attn_config" else after
         assert written[name] == (pytest.approx(expected) if isinstance(expected, float) else expected), name
     # Rules for one kind and several names, as of leading layers, are separate rules.
@@ -137,10 +138,10 @@ def _newer_architectures() -> Iterator[str]:
     ],
 )
 def test_a_period_becomes_a_list(config: dict[str, Any], mask: set[int], expected: dict[str, Any]) -> None:
-    kept_layers = [layer for layer in range(4) if layer not in mask]
-    written = cut_config({"num_hidden_layers": 4, **config}, kept_layers, 4)
-    assert written == {"num_hidden_layers": len(kept_layers), **expected}
-    assert changed_period(config, kept_layers, 4) is None
+    kept = KeptBlocks.whole([layer for layer in range(4) if layer not in mask], 4)
+    written = cut_config({"num_hidden_layers": 4, **config}, kept)
+    assert written == {"num_hidden_layers": len(kept), **expected}
+    assert changed_period(config, kept) is None
 
 
 def test_a_period_that_no_list_replaces_is_kept_or_refused() -> None:
@@ -156,9 +157,10 @@ def test_a_period_that_no_list_replaces_is_kept_or_refused() -> None:
     assert rules == set(cases)
     for key, config in cases.items():
         for whole in (config, {"model_type": "outer", "text_config": config}):
-            period = changed_period(whole, [1, 2, 3], 4)
+            period = changed_period(whole, KeptBlocks.whole([1, 2, 3], 4))
             assert period is not None and period.rule.key == Key(key)
             assert period.text == "one in 2"
-            assert changed_period(whole, [2, 3], 4) is None, "whole periods are removed"
-            assert changed_period(whole, [0, 1, 2], 4) is None, "the last layer is removed"
-    assert changed_period({"model_type": "zamba", "attn_layer_period": 2}, [1, 2, 3], 4) is None, "it has a list"
+            assert changed_period(whole, KeptBlocks.whole([2, 3], 4)) is None, "whole periods are removed"
+            assert changed_period(whole, KeptBlocks.whole([0, 1, 2], 4)) is None, "the last layer is removed"
+    zamba = {"model_type": "zamba", "attn_layer_period": 2}
+    assert changed_period(zamba, KeptBlocks.whole([1, 2, 3], 4)) is None, "it has a list"

@@ -17,6 +17,7 @@ from torch import Tensor
 from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForMultimodalLM
 
 from raysearch.checkpoints.checkpoint import Checkpoint
+from raysearch.checkpoints.kept_blocks import KeptBlocks
 from raysearch.checkpoints.pruning import PrunedCheckpoint
 from raysearch.core.mask import Mask
 from raysearch.errors import UnsupportedModelError, UserError
@@ -27,7 +28,7 @@ from tests.models.families import _DELTA, _HEAD, _ROUTED, _VISION, _WIDTHS, N_LA
 from tests.models.test_export import exported
 from tests.sentences import Sentences
 
-_KEPT = [0, 2, 3]  # of four layers
+_KEPT = KeptBlocks.whole([0, 2, 3], N_LAYERS)  # of four layers
 #: Their new numbers.
 _NUMBERS = {0: 0, 2: 1, 3: 2}
 _SIX = {"hidden_size": 32, "intermediate_size": 48, "depth": N_LAYERS, "num_heads": 4, "out_hidden_size": 32}
@@ -113,7 +114,7 @@ def assert_pruned(source: Path, folder: Path, stack: str, numbers: Mapping[int, 
 
 def prune(source: Path, folder: Path) -> None:
     folder.mkdir()
-    write_files(folder, source, _KEPT, N_LAYERS, trust_remote_code=False)
+    write_files(folder, source, _KEPT, trust_remote_code=False)
 
 
 def test_models_that_see_or_hear_keep_their_towers(tmp_path: Path) -> None:
@@ -280,7 +281,7 @@ def test_a_model_larger_than_the_memory_is_compared_file_by_file(
 def test_a_damaged_copy_is_noticed(tmp_path: Path, sentences: Sentences) -> None:
     tiny("llama", **_WIDTHS).save_pretrained(tmp_path / "dense")
     prune(tmp_path / "dense", tmp_path / "pruned")
-    pruned = PrunedCheckpoint.of(Checkpoint.open(tmp_path / "dense"), _KEPT, N_LAYERS)
+    pruned = PrunedCheckpoint.of(Checkpoint.open(tmp_path / "dense"), _KEPT)
     pruned.check_written(tmp_path / "pruned")
     file = tmp_path / "pruned" / "model.safetensors"
     content = bytearray(file.read_bytes())
@@ -304,10 +305,11 @@ def test_a_config_of_other_weights_is_refused_without_running(
 _WITHOUT_TORCH = """
 import sys
 from pathlib import Path
+from raysearch.checkpoints.kept_blocks import KeptBlocks
 from raysearch.models.export import write_files
 from raysearch.models.meta_load import load_without_values
 source, folder = map(Path, sys.argv[1:])
-write_files(folder, source, [0, 2, 3], 4, trust_remote_code=False)
+write_files(folder, source, KeptBlocks.whole([0, 2, 3], 4), trust_remote_code=False)
 load = load_without_values(folder, trust_remote_code=False)
 assert load.auto_class == "AutoModelForCausalLM" and not any(load.names.values()), load
 assert not {"torch", "transformers"} & set(sys.modules), "they take seconds to import"
@@ -335,6 +337,6 @@ def test_files_are_written_without_torch(tmp_path: Path) -> None:
 
 def test_the_plan_names_all_tensors_before_anything_is_written(tmp_path: Path) -> None:
     tiny("llama", **_WIDTHS).save_pretrained(tmp_path)
-    pruned = PrunedCheckpoint.of(Checkpoint.open(tmp_path), _KEPT, N_LAYERS)
+    pruned = PrunedCheckpoint.of(Checkpoint.open(tmp_path), _KEPT)
     assert len(pruned.tensors) == len(weights_of(tmp_path)) - 9
     assert not pruned.predicts

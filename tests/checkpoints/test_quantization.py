@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from raysearch.checkpoints.kept_blocks import KeptBlocks
 from raysearch.checkpoints.layer_names import LayerNames
 from raysearch.checkpoints.quantization import ModuleNames
 
@@ -18,7 +19,7 @@ _TENSORS += [f"model.visual.blocks.{block}.weight" for block in range(4)] + ["lm
 def mended(description: Any) -> Any:
     """Return a description for layers 0, 2 and 3 of four; layer 4 predicts a further token."""
     names = LayerNames.of(_TENSORS, 4)
-    return ModuleNames.of(names, [0, 2, 3], _TENSORS).mend(description)
+    return ModuleNames.of(names, KeptBlocks.whole([0, 2, 3], 4), _TENSORS).mend(description)
 
 
 def test_whole_and_partial_names_are_renumbered() -> None:

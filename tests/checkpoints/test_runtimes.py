@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from raysearch.checkpoints import mlx, vllm
+from raysearch.checkpoints.kept_blocks import KeptBlocks
 from raysearch.checkpoints.llama_cpp import DEPTHS
 from raysearch.checkpoints.periods import WINDOW, Key, PeriodRule, PlacedRule, Values
 from raysearch.checkpoints.runtimes import (
@@ -36,12 +37,12 @@ _ATTEND = "derives which layers attend from their places, which have changed"
 _FULL = "derives which layers attend to all tokens from their places, which have changed"
 
 
-def kept(mask: Mask, n_layers: int) -> tuple[int, ...]:
-    return Sites.of_equal_layers(n_layers).kept_layers(mask)
+def kept(mask: Mask, n_layers: int) -> KeptBlocks:
+    return KeptBlocks(Sites.of_equal_layers(n_layers).blocks(mask), n_layers)
 
 
 def misread(runtime: Runtime, config: Mapping[str, Any], mask: Mask, n_layers: int) -> str | None:
-    return runtime.misread(Values.of_config(config), kept(mask, n_layers), n_layers)
+    return runtime.misread(Values.of_config(config), kept(mask, n_layers))
 
 
 def unions(limits: PlaceLimits, n_layers: int) -> Iterator[Mask]:
@@ -77,9 +78,9 @@ def test_every_rule_of_every_runtime_limits_the_masks() -> None:
                 values = values_of(rule, family)
                 n_layers = 3 * runtime.limits(values, 40).group + 1
                 for mask in unions(runtime.limits(values, n_layers), n_layers):
-                    assert runtime.misread(values, kept(mask, n_layers), n_layers) is None, (runtime.name, family, mask)
+                    assert runtime.misread(values, kept(mask, n_layers)) is None, (runtime.name, family, mask)
                 singles = [kept(Mask.of(layer), n_layers) for layer in range(n_layers)]
-                is_noticed = any(rule.about in (alone.misread(values, single, n_layers) or "") for single in singles)
+                is_noticed = any(rule.about in (alone.misread(values, single) or "") for single in singles)
                 reasons = alone.limits(values, n_layers).reasons
                 assert is_noticed is not is_listed, (runtime.name, rule.about, family)
                 assert bool(reasons) is not is_listed, (runtime.name, rule.about, family)

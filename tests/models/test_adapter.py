@@ -16,6 +16,7 @@ from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from raysearch.checkpoints.adapter import Adapter
+from raysearch.checkpoints.kept_blocks import KeptBlocks
 from raysearch.checkpoints.layer_names import LayerNames
 from raysearch.core.mask import Mask
 from raysearch.errors import UserError
@@ -170,7 +171,7 @@ def test_the_renumbered_adapter_fits_the_pruned_model(tmp_path: Path) -> None:
         folder = tmp_path / name
         write_lora(FAMILIES["llama"](), folder / "lora", **settings)
         names = LayerNames("model.layers", N_LAYERS)
-        adapter = Adapter.open(folder / "lora").pruned(names, [0, 2, 3])
+        adapter = Adapter.open(folder / "lora").pruned(names, KeptBlocks.whole([0, 2, 3], N_LAYERS))
         assert adapter is not None
         adapter.write(folder / "pruned")
         base = remove_layers(LayerStack(FAMILIES["llama"]()), MASK)

@@ -13,6 +13,7 @@ import pytest
 from transformers import AutoConfig, PreTrainedConfig
 
 from raysearch.checkpoints.config_rules import shrink_config
+from raysearch.checkpoints.kept_blocks import KeptBlocks
 from raysearch.checkpoints.periods import Values
 from raysearch.checkpoints.runtimes import RUNTIMES, Runtime, place_limits
 from raysearch.configuration import build
@@ -183,10 +184,10 @@ FAMILIES = {
 
 def misread(runtime: Runtime, config: PreTrainedConfig, mask: Mask, n_layers: int) -> str | None:
     """Why a runtime would run another model than the export of a mask; None if it would not."""
-    kept_layers = Sites.of_equal_layers(n_layers).kept_layers(mask)
+    kept = KeptBlocks(Sites.of_equal_layers(n_layers).blocks(mask), n_layers)
     pruned = copy.deepcopy(config)
-    shrink_config(pruned, kept_layers, n_layers)
-    return runtime.misread(Values.of_config(pruned.to_dict()), kept_layers, n_layers)
+    shrink_config(pruned, kept)
+    return runtime.misread(Values.of_config(pruned.to_dict()), kept)
 
 
 def test_no_legal_mask_is_misread_by_the_target() -> None:

@@ -14,7 +14,7 @@ from raysearch.assessment.serving.client import Client
 from raysearch.assessment.serving.process import cause_of
 from raysearch.core.mask import Mask
 from raysearch.errors import UserError
-from raysearch.models.export import safetensors_folder, write_files
+from raysearch.models.export import kept_blocks, safetensors_folder, write_files
 from raysearch.models.spec import ModelInfo
 from raysearch.searching.serve_options import ServeOptions
 
@@ -56,11 +56,11 @@ class ServingRuntime(ABC):
 
     @abstractmethod
     def write(self, info: ModelInfo, mask: Mask, folder: Path, options: ServeOptions, files: ExitStack) -> Path:
-        """Return the files of a model without the layers of a mask.
+        """Return the files of a model without the parts of a mask.
 
         Args:
             info: The dense model.
-            mask: The layers to remove.
+            mask: The parts to remove.
             folder: An empty folder for new files.
             options: How the server is measured.
             files: Closed when the files are no longer read.
@@ -146,11 +146,11 @@ class ServingRuntime(ABC):
 
 
 def written_checkpoint(info: ModelInfo, mask: Mask, folder: Path, files: ExitStack) -> Path:
-    """Return a folder with the safetensors of a model without the layers of a mask.
+    """Return a folder with the safetensors of a model without the parts of a mask.
 
     Args:
         info: The dense model. Its adapter is left out, since to merge it changes no size.
-        mask: The layers to remove.
+        mask: The parts to remove.
         folder: An empty folder for the files of a pruned model.
         files: Closed when the files are no longer read.
 
@@ -164,7 +164,7 @@ def written_checkpoint(info: ModelInfo, mask: Mask, folder: Path, files: ExitSta
     source = files.enter_context(safetensors_folder(model))
     if not mask:
         return source
-    write_files(folder, source, info.sites.kept_layers(mask), info.sites.n_layers, model.trust_remote_code)
+    write_files(folder, source, kept_blocks(info, mask), model.trust_remote_code)
     return folder
 
 
