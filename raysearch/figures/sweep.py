@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from raysearch.core.space import Space
+from raysearch.core.space import LAYERS, Space
 from raysearch.figures import style
 from raysearch.figures.panels import grid
 from raysearch.text import numbers
@@ -68,7 +68,7 @@ def draw_sweep(model: str, panels: Sequence[SweepPanel], n_remove: int, labels: 
     for axes, panel in zip(all_axes, panels, strict=True):
         _draw(axes, panel, n_remove)
     all_axes[-1].set_xlabel(f"{space.noun} removed (0-based)", color=style.INK)
-    step = 1 if n_sites <= 40 else 5
+    step = 1 if n_sites <= 40 else 5 if space is LAYERS else 4  # of pairs, then, layers have labels
     rotation = 0 if max(map(len, labels)) < 4 else 90
     all_axes[-1].set_xticks(range(0, n_sites, step), labels[::step], rotation=rotation)
     all_axes[-1].set_xlim(-0.7, n_sites - 0.3)
