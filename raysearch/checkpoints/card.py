@@ -12,6 +12,8 @@ from typing import Any
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
+from raysearch.checkpoints import deci
+from raysearch.checkpoints.gguf_pruning import GGUFExport
 from raysearch.checkpoints.runtimes import LLAMA_CPP, RUNTIMES, Reading
 from raysearch.core.mask import Mask
 from raysearch.core.measure import Measure
@@ -141,7 +143,7 @@ def model_card(
         rows=rows,
         removed=removed_text(pruned.mask, pruned.sites),
         size=evidence.size if evidence.size is not None else len(pruned.mask),
-        blocks=_changed_blocks(pruned),
+        blocks=_changed_blocks(pruned.mask, pruned.sites),
         name=name,
         tokenizer=tokenizer,
         verified=verified,
@@ -220,33 +222,22 @@ def fields_of_card(source: Path) -> dict[str, str]:
     return {name: str(fields[name]) for name in _SOURCE_FIELDS if fields.get(name)}
 
 
-def gguf_card(
-    mask: Mask,
-    sites: Sites,
-    evidence: Evidence,
-    name: str,
-    source: str,
-    sizes: tuple[int, int],
-    build: int | None = None,
-) -> str:
+def gguf_card(mask: Mask, sites: Sites, evidence: Evidence, export: GGUFExport) -> str:
     """Return the README.md of a repository that holds a pruned GGUF file.
 
     Args:
-        mask: The removed layers.
+        mask: The removed layers and halves.
         sites: The sites of the dense model.
         evidence: The search that found the mask.
-        name: The file's name.
-        source: The name of the dense model's file.
-        sizes: The sizes of the dense model's file and of the pruned file, in bytes.
-        build: The first build of llama.cpp that reads the file; None if every build does.
+        export: The file.
 
     Returns:
         The text, in Markdown with a header in YAML.
     """
-    dense_bytes, pruned_bytes = sizes
+    share = export.size_bytes / export.source_bytes
     rows = [
         _layers_row(mask, sites),
-        ("size", f"{dense_bytes / 1e6:,.1f} MB", f"{pruned_bytes / 1e6:,.1f} MB ({pruned_bytes / dense_bytes:.1%})"),
+        ("size", f"{export.source_bytes / 1e6:,.1f} MB", f"{export.size_bytes / 1e6:,.1f} MB ({share:.1%})"),
         *_loss_rows(evidence),
     ]
     return render_card(
@@ -256,9 +247,9 @@ def gguf_card(
         evidence=evidence,
         rows=rows,
         removed=removed_text(mask, sites),
-        name=name,
-        source=source,
-        build=build,
+        blocks=_changed_blocks(mask, sites),
+        export=export,
+        is_deci=export.architecture == deci.NAME,
         version=LLAMA_CPP.version,
     )
 
@@ -268,11 +259,11 @@ def _layers_row(mask: Mask, sites: Sites) -> tuple[str, int, int]:
     return "layers", sites.n_layers, len(sites.blocks(mask))
 
 
-def _changed_blocks(pruned: Pruned) -> list[tuple[int, int | str, int | str]]:
+def _changed_blocks(mask: Mask, sites: Sites) -> list[tuple[int, int | str, int | str]]:
     """Return the layers that are no layers of the dense model: number, layer of the attention, layer of the MLP."""
     return [
         (number, "none" if block.attention is None else block.attention, "none" if block.mlp is None else block.mlp)
-        for number, block in enumerate(pruned.sites.blocks(pruned.mask))
+        for number, block in enumerate(sites.blocks(mask))
         if block.attention != block.mlp
     ]
 

@@ -208,7 +208,7 @@ PLACED = (
 )
 
 #: The names of values that describe the MLPs of layers, and of those that describe the attentions, in this order.
-_OF_MLPS = re.compile(r".*(mlp|moe|expert|dense|ffn|feed_forward|intermediate|swiglu|sparsity|hash).*")
+_OF_MLPS = re.compile(r".*(mlp|moe|expert|dense|ffn|feed_forward|intermediate|swiglu|xielu|sparsity|hash).*")
 _OF_ATTENTIONS = re.compile(
     r".*(layer_types|block_type|att|rope|window|sliding|head|kv|index|local|global|full|hybrid|linear|recurrent|conv|ssm"
     r"|mamba|compress).*"

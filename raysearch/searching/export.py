@@ -134,7 +134,7 @@ def export_search_as_gguf(
     without_adapter: bool = False,
     push: HubRepository | None = None,
 ) -> GGUFExport:
-    """Write a GGUF file without the layers of a mask; no other byte of its tensors changes.
+    """Write a GGUF file without the parts of a mask, whose tensors keep their bytes.
 
     Args:
         record: The search.
@@ -168,8 +168,7 @@ def export_search_as_gguf(
     if push is None:
         return exported
     evidence = _evidence(record, spec, trial, model)
-    sizes = (exported.source_bytes, exported.size_bytes)
-    card = gguf_card(trial.mask, info.sites, evidence, out.name, source.name, sizes, exported.build)
+    card = gguf_card(trial.mask, info.sites, evidence, exported)
     entry = export_record(trial.mask, info.sites, evidence)
     return replace(exported, url=push.send({out.name: out, "README.md": redact(card), RECORD: entry}, out))
 
