@@ -14,9 +14,11 @@ from raysearch.api.search_handle import Search
 from raysearch.api.study_handle import Study, write_study_report
 from raysearch.api.tracked import tracker_for
 from raysearch.core.paths import PathLike, as_folder
+from raysearch.core.space import LAYERS, SPACES
 from raysearch.errors import EvaluationError, UserError
 from raysearch.searching.observer import Observer
 from raysearch.text.numbers import count
+from raysearch.text.sentences import did_you_mean
 
 if TYPE_CHECKING:
     from raysearch.configuration.origins import ConfiguredValue
@@ -153,11 +155,12 @@ def sweep(
     also: Sequence[str] = (),
     out: PathLike | None = None,
     remove: int = 5,
+    space: str = LAYERS.name,
     config_dir: PathLike | None = None,
     observer: Observer | None = None,
     **values: Any,
 ) -> Sweep:
-    """Remove each single layer, and compare the losses by several calibrations.
+    """Remove each single layer, pair or half, and compare the losses by several calibrations.
 
         sweep(model="smollm2-135m", data="sotu", also=["objective=kl", "objective=hidden_cosine"])
 
@@ -165,13 +168,14 @@ def sweep(
         *overrides: ``key=value`` texts of the first calibration, and of the model.
         also: Other calibrations: for each, the overrides that differ from the first.
         out: The folder to write a figure and tables to; None to write none.
-        remove: The number of layers to mark in the figure.
+        remove: The number of layers, pairs or halves to mark in the figure.
+        space: What is removed, as in a search: ``layers``, ``pairs``, ``attention``, ``mlp`` or ``halves``.
         config_dir: A folder of your own YAML files, laid out like ``conf/``.
         observer: Receives the progress.
         **values: The same keys as keyword arguments.
 
     Returns:
-        The losses without each layer by each calibration, and the files that were written.
+        The losses without each layer, pair or half by each calibration, and the files that were written.
 
     Raises:
         UserError: A key or a value is not understood, or does not fit the model, the data or the machine.
@@ -181,7 +185,9 @@ def sweep(
 
     observer = observer_or_default(observer)
     folder = None if out is None else as_folder("--out", out)  # refused now, not after hours
-    result = run_sweep(_several_calibrations(overrides, values, also, config_dir), observer)
+    if space not in SPACES:
+        raise UserError(f"--space={space} is unknown; {did_you_mean(space, SPACES)}")
+    result = run_sweep(_several_calibrations(overrides, values, also, config_dir), observer, SPACES[space])
     if folder is None:
         return result
     from raysearch.reporting.sweep import write_sweep

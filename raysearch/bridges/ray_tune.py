@@ -26,7 +26,8 @@ from raysearch.searching.driver import check_requests
 class TuneSearcher(ray.tune.search.Searcher):
     """Adapts a searcher to `ray.tune.Tuner`; each Tune trial evaluates one mask.
 
-    The configuration of a Tune trial lists the layers to remove as ``removed``. The Tune trial reports the loss:
+    The configuration of a Tune trial lists what to remove as ``removed``: layers, and halves such as ``17a``. The Tune
+    trial reports the loss:
 
         searcher = TuneSearcher(BeamSearcher(width=1), Problem.create(n_layers=30, remove=5))
         options = TuneConfig(search_alg=searcher, num_samples=-1, max_concurrent_trials=4)
@@ -86,7 +87,7 @@ class TuneSearcher(ray.tune.search.Searcher):
         if mask is None:
             return None
         self._running[trial_id] = mask
-        return {"removed": list(mask)}
+        return {"removed": mask.parts}
 
     def on_trial_complete(self, trial_id: str, result: Mapping[str, Any] | None = None, error: bool = False) -> None:
         """Accept a Tune trial's report; if a mask runs twice after a restore, the first answer is kept.

@@ -11,6 +11,7 @@ from raysearch.api import functions
 from raysearch.cli.app import Also, ConfigDir, Json, Overrides, app
 from raysearch.cli.output import RESUMABLE, output
 from raysearch.core.json import plain
+from raysearch.core.space import LAYERS
 
 
 @app.command(short_help="Show a calibration as the model sees it.")
@@ -40,19 +41,21 @@ def data(
         answers.answer(calibrations, *inspections(calibrations))
 
 
-@app.command(short_help="Remove each single layer, by several calibrations.")
+@app.command(short_help="Remove each single layer, pair or half, by several calibrations.")
 def sweep(
     overrides: Overrides,
     also: Also,
     config_dir: ConfigDir = None,
-    remove: Annotated[int, typer.Option(min=1, help="Compare this many layers with the lowest losses.")] = 5,
+    remove: Annotated[int, typer.Option(min=1, help="Compare this many with the lowest losses.")] = 5,
+    space: Annotated[str, typer.Option(help="What is removed: layers, pairs, attention, mlp or halves.")] = LAYERS.name,
     out: Annotated[Path, typer.Option(help="The folder of the figure and the table.")] = Path("sweep"),
     as_json: Json = False,
 ) -> None:
-    """Remove each single layer, and show its loss under several calibrations side by side.
+    """Remove each single layer, pair or half, and show its loss under several calibrations side by side.
 
     \b
     raysearch sweep --also objective=kl --also objective=hidden_cosine
+    raysearch sweep --space pairs
     raysearch sweep data=c4 --also "objective=task_margin data=commonsense170k data.samples=64"
     raysearch sweep objective=generation_accuracy data=gsm8k data.samples=20 objective.max_new_tokens=64
     """
@@ -63,7 +66,7 @@ def sweep(
         answers.when_stopped = RESUMABLE
         with SearchDisplay(answers.err) as live:
             result = functions.sweep(
-                *overrides, also=also, out=out, remove=remove, config_dir=config_dir, observer=live
+                *overrides, also=also, out=out, remove=remove, space=space, config_dir=config_dir, observer=live
             )
         agreements = result.agreements(remove)
         value = {**plain(result), "agreements": agreements}

@@ -16,7 +16,7 @@ if TYPE_CHECKING:  # slow to import, and a command that is refused does not need
 
 
 def sweep_tables(sweep: Sweep, agreements: Sequence[Agreement]) -> list[Table]:
-    """Return the table of the loss that each layer's removal adds, and the table of the agreement of the rankings.
+    """Return the table of the loss that each site's removal adds, and the table of the agreement of the rankings.
 
     Args:
         sweep: The losses by each calibration.
@@ -26,20 +26,21 @@ def sweep_tables(sweep: Sweep, agreements: Sequence[Agreement]) -> list[Table]:
         The table of losses, those of generated texts, and that of agreements.
     """
     names = [f"{profile.calibration} ({profile.measure.unit})" for profile in sweep.calibrations]
-    layers = new_table(
-        f"Loss over dense without one layer of {sweep.model} (0-based), its standard error, its rank", "layer", *names
+    noun = sweep.space.noun
+    sites = new_table(
+        f"Loss over dense without one {noun} of {sweep.model} (0-based), its standard error, its rank", noun, *names
     )
     ranks = [profile.ranks for profile in sweep.calibrations]
-    layers.add_row("dense", *(f"{profile.dense_loss:.4f}" for profile in sweep.calibrations), end_section=True)
-    for layer in range(len(sweep.calibrations[0].losses)):
+    sites.add_row("dense", *(f"{profile.dense_loss:.4f}" for profile in sweep.calibrations), end_section=True)
+    for index, label in enumerate(sweep.labels):
         cells = [
-            f"{_added_loss(profile, layer)} {profile_ranks[layer]:>3}"
+            f"{_added_loss(profile, index)} {profile_ranks[index]:>3}"
             for profile, profile_ranks in zip(sweep.calibrations, ranks, strict=True)
         ]
-        layers.add_row(str(layer), *cells)
-    texts = [_texts_by_layer(profile) for profile in sweep.calibrations if profile.texts]
+        sites.add_row(label, *cells)
+    texts = [_texts_by_site(profile, sweep) for profile in sweep.calibrations if profile.texts]
     if not agreements:
-        return [layers, *texts]
+        return [sites, *texts]
     first = f"shared among the first {agreements[0].n_remove}"
     pairs = new_table(
         "Agreement of the calibrations", "calibration", "and", "Spearman", first, left_aligned=("calibration", "and")
@@ -47,26 +48,26 @@ def sweep_tables(sweep: Sweep, agreements: Sequence[Agreement]) -> list[Table]:
     for agreement in agreements:
         spearman = "undefined" if agreement.spearman is None else f"{agreement.spearman:+.3f}"
         pairs.add_row(agreement.one, agreement.other, spearman, str(agreement.shared))
-    return [layers, *texts, pairs]
+    return [sites, *texts, pairs]
 
 
-def _texts_by_layer(profile: Profile) -> Table:
-    """Return the table of the diagnostics of the generated texts without each layer."""
+def _texts_by_site(profile: Profile, sweep: Sweep) -> Table:
+    """Return the table of the diagnostics of the generated texts without each site."""
     from raysearch.generation.diagnostics import DESCRIBED
 
     diagnostics = [diagnostic for diagnostic in DESCRIBED if diagnostic[0] in profile.texts[0]]
     headers = [f"{title} ({unit})" for _, title, unit, *_ in diagnostics]
-    table = new_table(f"{profile.calibration}: the texts without one layer", "layer", *headers)
-    for layer, values in enumerate(profile.texts, start=-1):
+    table = new_table(f"{profile.calibration}: the texts without one {sweep.space.noun}", sweep.space.noun, *headers)
+    for label, values in zip(["dense", *sweep.labels], profile.texts, strict=True):
         cells = ("–" if values[key] is None else f"{scale * values[key]:.1f}" for key, _, _, scale, _ in diagnostics)
-        table.add_row("dense" if layer < 0 else str(layer), *cells, end_section=layer < 0)
+        table.add_row(label, *cells, end_section=label == "dense")
     return table
 
 
-def _added_loss(profile: Profile, layer: int) -> str:
-    """Return the loss that a layer's removal adds, with its standard error."""
-    loss = profile.losses[layer]
-    return "failed" if loss is None else added(loss - profile.dense_loss, profile.standard_errors[layer])
+def _added_loss(profile: Profile, index: int) -> str:
+    """Return the loss that a site's removal adds, with its standard error."""
+    loss = profile.losses[index]
+    return "failed" if loss is None else added(loss - profile.dense_loss, profile.standard_errors[index])
 
 
 def inspections(calibrations: Sequence[Inspection]) -> list[Table | str]:

@@ -172,8 +172,8 @@ def facts_table(record: SearchRecord, cell: tuple[str, CellRecord] | None) -> Ta
         facts["study"] = f"{study_id}: {cell_record.searcher}, {cell_record.calibration}{draw}, seed {cell_record.seed}"
     for section in ("model", "data", "objective", "searcher", "screening", "refine", "budget"):
         facts[section] = _section_text(section, config)
-    for key in ("remove", "protect", "seed"):
-        if config.get(key) not in (None, []):
+    for key in ("space", "remove", "protect", "seed"):
+        if config.get(key) not in (None, [], LAYERS.name):
             facts[key] = as_typed(config[key])
     if result is not None:
         facts["dtype"] = result.dtype

@@ -71,7 +71,12 @@ def result_table(result: SearchResult) -> Table:
         table.add_row(name, dense, pruned)
     if result.delta_error is not None:
         table.add_row("loss over dense", "", added(result.loss - result.dense_loss, result.delta_error))
-    table.add_row("layers", str(result.n_layers), str(len(result.sites.kept_layers(result.mask))))
+    blocks = result.sites.blocks(result.mask)
+    if result.space.keeps_blocks:
+        table.add_row("layers", str(result.n_layers), str(len(blocks)))
+    else:
+        table.add_row("attentions", str(result.n_layers), str(sum(block.attention is not None for block in blocks)))
+        table.add_row("MLPs", str(result.n_layers), str(sum(block.mlp is not None for block in blocks)))
     size = result.size
     remaining = f"{(size.parameters - size.parameters_removed) / 1e6:,.1f} M (-{size.removed_share:.1%})"
     table.add_row("parameters", f"{size.parameters / 1e6:,.1f} M", remaining)

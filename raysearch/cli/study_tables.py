@@ -228,8 +228,10 @@ def _notes(assessment: SearchAssessment) -> list[str]:
         notes.append(f"{title}: {detail['machine']}{threads}; memory by {detail['memory_source']}")
     other_masks = {detail["measured_on"] for detail in measurements.values()} - {str(assessment.mask)}
     for mask in other_masks:
-        n_layers = count(len(assessment.mask.layers), "layer")
-        notes.append(f"Speed was measured on another mask of {n_layers}, {mask}: all layers have the same size.")
+        removed = assessment.mask
+        size = "as many attentions and MLPs" if removed.halves else count(len(removed.layers), "layer")
+        kind = "halves of a kind" if removed.halves else "layers"
+        notes.append(f"Speed was measured on another mask of {size}, {mask}: all {kind} have the same size.")
     return [
         *notes,
         *(f"Warning: the search calibrated on samples of the same text: {name}" for name in assessment.overlaps),

@@ -53,7 +53,7 @@ from raysearch.recovery.spec import RecoverySpec
 from raysearch.searching.recommendation import Budget
 from raysearch.searching.spec import SearchSpec
 from raysearch.studies.grid import Combination, combinations_of
-from raysearch.studies.spec import Cell, StudySpec, drawn_once, one_seed_each
+from raysearch.studies.spec import Cell, StudySpec, counted_differently, drawn_once, one_seed_each, with_shared_models
 from raysearch.tracking.options import TrackingOptions
 
 Config = TypeVar("Config")
@@ -297,6 +297,7 @@ def tracked_study(
         recoveries = {name: dataclasses.replace(spec, assess=config.assess) for name, spec in recoveries.items()}
     arguments = [*([] if config_dir is None else ["--config-dir", str(config_dir)]), *map(str, overrides)]
     cells, notes = one_seed_each(_with_short_names([planned.cell for planned in planned_cells]))
+    cells = with_shared_models(cells)
     spec = StudySpec(
         config.study,
         cells,
@@ -304,7 +305,7 @@ def tracked_study(
         config.store,
         merged.config,
         arguments,
-        [*notes, *drawn_once(cells)],
+        [*notes, *counted_differently(cells), *drawn_once(cells)],
         recoveries,
     )
     return spec, tracking

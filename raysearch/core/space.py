@@ -56,7 +56,7 @@ class Space:
 
     def __reduce__(self) -> tuple[Callable[[str], Space], tuple[str]]:
         """Let pickles have the name alone, so that a space stays the same object."""
-        return SPACES.__getitem__, (self.name,)
+        return _space_of_name, (self.name,)
 
     def __repr__(self) -> str:
         return f"Space({self.name})"
@@ -72,6 +72,10 @@ class Space:
     def count(self, number: int) -> str:
         """Return a number of what ``remove=`` counts, for a sentence: ``5 layers``."""
         return count(number, self.noun, self.plural)
+
+
+def _space_of_name(name: str) -> Space:
+    return SPACES[name]
 
 
 def _pairs(layers: Sites) -> Sites:

@@ -24,7 +24,7 @@ def write_sweep(sweep: Sweep, n_remove: int, folder: Path) -> list[Path]:
 
     Args:
         sweep: The sweep.
-        n_remove: M, the number of layers to mark in each panel: those whose removal adds the least loss.
+        n_remove: M, the number of sites to mark in each panel: those whose removal adds the least loss.
         folder: The folder of the files; created if it does not exist.
 
     Returns:
@@ -41,11 +41,11 @@ def write_sweep(sweep: Sweep, n_remove: int, folder: Path) -> list[Path]:
 
 
 def sweep_figure(sweep: Sweep, n_remove: int) -> Figure:
-    """Draw the loss that the removal of each layer adds, see `draw_sweep`.
+    """Draw the loss that the removal of each site adds, see `draw_sweep`.
 
     Args:
         sweep: The sweep.
-        n_remove: M, the number of layers to mark in each panel.
+        n_remove: M, the number of sites to mark in each panel.
 
     Returns:
         The figure.
@@ -61,12 +61,12 @@ def sweep_figure(sweep: Sweep, n_remove: int) -> Figure:
         )
         for profile in sweep.calibrations
     ]
-    return draw_sweep(sweep.model, panels, n_remove)
+    return draw_sweep(sweep.model, panels, n_remove, sweep.labels, sweep.space)
 
 
 def _losses(sweep: Sweep) -> pd.DataFrame:
-    """Return the losses with their standard errors: the dense model's row, then a row per layer."""
-    columns: dict[str, Sequence[object]] = {"layer": ["dense", *range(len(sweep.calibrations[0].losses))]}
+    """Return the losses with their standard errors: the dense model's row, then a row per site."""
+    columns: dict[str, Sequence[object]] = {sweep.space.noun: ["dense", *sweep.labels]}
     for profile in sweep.calibrations:
         columns[csv_cell(profile.calibration)] = [profile.dense_loss, *profile.losses]
         columns[csv_cell(f"standard error of {profile.calibration} over dense")] = [None, *profile.standard_errors]
@@ -74,10 +74,11 @@ def _losses(sweep: Sweep) -> pd.DataFrame:
 
 
 def _texts(sweep: Sweep) -> pd.DataFrame:
-    """Return the descriptions of texts, a row per calibration and layer; layer -1 is the dense model."""
+    """Return the descriptions of texts, a row per calibration and site; site -1 is the dense model."""
+    noun = sweep.space.noun
     rows = [
-        {"calibration": csv_cell(profile.calibration), "layer": layer, **description}
+        {"calibration": csv_cell(profile.calibration), noun: label, **description}
         for profile in sweep.calibrations
-        for layer, description in enumerate(profile.texts, start=-1)
+        for label, description in zip(["-1", *sweep.labels], profile.texts, strict=bool(profile.texts))
     ]
-    return pd.DataFrame(rows, columns=["calibration", "layer", *(key for key, *_ in DESCRIBED)], dtype=object)
+    return pd.DataFrame(rows, columns=["calibration", noun, *(key for key, *_ in DESCRIBED)], dtype=object)

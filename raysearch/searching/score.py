@@ -66,12 +66,14 @@ def score_masks(spec: EvaluationSpec, masks: Sequence[Mask], observer: Observer)
     name = spec.model.name
     last = len(info.sites) - 1
     for mask in masks:
-        if any(layer > last for layer in mask):
+        largest = max(mask.touched_layers, default=0)
+        text = f"[{', '.join(map(str, mask.parts))}]"
+        if largest > last:
             raise UserError(
-                f"masks=[…,{list(mask)},…] names layer {max(mask)}, but {name} has layers 0 … {last}; name only those"
+                f"masks=[…,{text},…] names layer {largest}, but {name} has layers 0 … {last}; name only those"
             )
-        if len(mask) > last:
-            raise UserError(f"masks=[…,{list(mask)},…] removes every layer of {name}; keep at least one")
+        if len(mask.layers) > last:
+            raise UserError(f"masks=[…,{text},…] removes every layer of {name}; keep at least one")
     announce_large_files(spec, observer)
     n_passes = whole_passes(spec.objectives, masks, info.sites)
     with closing(open_session(spec, info, observer.progress, n_passes=n_passes)) as session:

@@ -1,4 +1,4 @@
-"""Evaluates the model without each single layer, on several calibrations.
+"""Evaluates the model without each single layer, pair or half, on several calibrations.
 
 The masks are the first round of most searchers, so a search with the same ledger computes none of them again.
 """
@@ -9,7 +9,7 @@ import itertools
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,7 @@ from raysearch.calibration.calibration import Calibration
 from raysearch.calibration.objectives.generation_accuracy import GenerationAccuracyObjective
 from raysearch.core.mask import Mask
 from raysearch.core.measure import Measure
+from raysearch.core.space import LAYERS, Space
 from raysearch.errors import EvaluationError
 from raysearch.evaluation.costs import whole_passes
 from raysearch.evaluation.session import open_session
@@ -35,16 +36,16 @@ from raysearch.stats.rank import rank_correlation
 
 @dataclass(frozen=True)
 class Profile:
-    """The losses without each layer, on one calibration.
+    """The losses without each site, such as a layer, on one calibration.
 
     Args:
         calibration: The name of the calibration: ``perplexity on c4``.
         measure: The unit of the losses.
         dense_loss: The loss of the dense model.
-        losses: The loss without each layer, [N]; None for a failure.
+        losses: The loss without each site, [N]; None for a failure.
         standard_errors: The standard error, from the choice of samples, of each loss minus the dense loss, [N]; None if
             there is none.
-        texts: Diagnostics of the generated texts, of the dense model and then without each layer, [N + 1]
+        texts: Diagnostics of the generated texts, of the dense model and then without each site, [N + 1]
             (`raysearch.generation.diagnostics.describe_texts`); empty if nothing is generated.
     """
 
@@ -58,12 +59,12 @@ class Profile:
     @computed_field  # type: ignore[prop-decorator]
     @property
     def ranking(self) -> list[int]:
-        """The layers, lowest loss without the layer first; failures last."""
-        return sorted(range(len(self.losses)), key=lambda layer: (self.comparable[layer], layer))
+        """The indices of the sites, lowest loss without the site first; failures last."""
+        return sorted(range(len(self.losses)), key=lambda index: (self.comparable[index], index))
 
     @property
     def ranks(self) -> list[int]:
-        """The rank of each layer, from 1; layers with equal losses have equal ranks."""
+        """The rank of each site, from 1; sites with equal losses have equal ranks."""
         ordered = sorted(self.comparable)
         return [1 + ordered.index(loss) for loss in self.comparable]
 
@@ -75,15 +76,15 @@ class Profile:
 
 @dataclass(frozen=True)
 class Agreement:
-    """The agreement of two calibrations on the layers.
+    """The agreement of two calibrations on the sites.
 
     Args:
         one: The name of the first calibration.
         other: The name of the second calibration.
-        spearman: The rank correlation of the losses over all layers, -1 … 1; None if it is undefined (see
+        spearman: The rank correlation of the losses over all sites, -1 … 1; None if it is undefined (see
             `raysearch.stats.rank.rank_correlation`).
-        shared: How many layers are among the first `n_remove` of both rankings.
-        n_remove: How many layers of each ranking are compared.
+        shared: How many sites are among the first `n_remove` of both rankings.
+        n_remove: How many sites of each ranking are compared.
     """
 
     one: str
@@ -95,20 +96,24 @@ class Agreement:
 
 @dataclass(frozen=True)
 class Sweep:
-    """The losses without each layer, on every calibration.
+    """The losses without each site, on every calibration.
 
     Args:
         model: The model as the user named it.
         calibrations: The losses on each calibration.
+        labels: The name of each site: ``17``, or ``16m,17a``.
+        space: The space of the sites.
         files: The figure and the tables, if they were written.
     """
 
     model: str
     calibrations: tuple[Profile, ...]
+    labels: tuple[str, ...]
+    space: Space = LAYERS
     files: tuple[Path, ...] = ()
 
     def agreements(self, n_remove: int) -> list[Agreement]:
-        """Return the agreement of each pair of calibrations on the first `n_remove` layers."""
+        """Return the agreement of each pair of calibrations on the first `n_remove` sites."""
         return [
             Agreement(
                 first.calibration,
@@ -121,23 +126,27 @@ class Sweep:
         ]
 
 
-def run_sweep(spec: EvaluationSpec, observer: Observer) -> Sweep:
-    """Evaluate the model without each layer.
+def run_sweep(spec: EvaluationSpec, observer: Observer, space: Space = LAYERS) -> Sweep:
+    """Evaluate the model without each site of a space, such as each layer.
 
     Args:
         spec: The model and the calibrations.
         observer: Gets progress and warnings.
+        space: The space.
 
     Returns:
-        The loss of each single-layer mask by each calibration, with standard errors.
+        The loss of each mask of one site by each calibration, with standard errors.
 
     Raises:
         UserError: The specification does not fit the model, the data or the machine.
         EvaluationError: The dense model cannot be evaluated, or a unit of work failed for good.
     """
+    if space.needs_halves:
+        spec = replace(spec, model=replace(spec.model, halves=True))
     info = describe_model(spec.model, observer)
     announce_large_files(spec, observer)
-    singles = info.sites.singles
+    sites = space.select(info.sites)
+    singles = [*map(sites.mask_of, sites.singles)]
     masks = [Mask(), *singles]
     n_passes = whole_passes(spec.objectives, masks, info.sites)
     with closing(open_session(spec, info, observer.progress, n_passes=n_passes)) as session:
@@ -154,7 +163,7 @@ def run_sweep(spec: EvaluationSpec, observer: Observer) -> Sweep:
             errors = tuple(standard_errors(calibration, session.ledger, singles, Mask()))
             texts = tuple(_text_diagnostics(calibration, session.ledger, masks))
             profiles.append(Profile(name, calibration.measure, dense, tuple(losses), errors, texts))
-        return Sweep(spec.model.label, tuple(profiles))
+        return Sweep(spec.model.label, tuple(profiles), tuple(site.label for site in sites), space)
 
 
 def _text_diagnostics(calibration: Calibration, ledger: Ledger, masks: Sequence[Mask]) -> Iterator[Mapping[str, Any]]:

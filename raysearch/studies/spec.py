@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -14,6 +14,7 @@ from pydantic import NonNegativeInt, PositiveFloat, PositiveInt
 from raysearch.assessment.spec import AssessSpec
 from raysearch.core.digest import digest
 from raysearch.core.options import Options
+from raysearch.core.space import Space
 from raysearch.errors import UserError
 from raysearch.recovery.spec import RecoverySpec
 from raysearch.searching.spec import SearchSpec
@@ -222,6 +223,34 @@ def one_seed_each(cells: Sequence[Cell]) -> tuple[list[Cell], list[str]]:
     searchers = ", ".join(deterministic)
     dropped = count(len(cells) - len(distinct), "search is", "searches are")
     return distinct, [f"no random numbers decide what {searchers} finds, so one seed is run and {dropped} left out"]
+
+
+def with_shared_models(cells: Sequence[Cell]) -> list[Cell]:
+    """Let searches of one model share its replicas: it has halves for all of them if it has halves for one."""
+    models = {cell.search.evaluation.model for cell in cells}
+    shared = []
+    for cell in cells:
+        evaluation = cell.search.evaluation
+        with_halves = replace(evaluation.model, halves=True)
+        if with_halves in models:
+            evaluation = replace(evaluation, model=with_halves)
+        shared.append(replace(cell, search=replace(cell.search, evaluation=evaluation)))
+    return shared
+
+
+def counted_differently(cells: Sequence[Cell]) -> list[str]:
+    """Return a warning if M counts parts of different sizes in searches that a study compares, else nothing."""
+    spaces: dict[tuple[str, int | str], dict[str, Space]] = {}
+    for cell in cells:
+        spaces.setdefault((cell.model, cell.search.remove), {})[cell.search.space.name] = cell.search.space
+    for (_, remove), by_name in spaces.items():
+        if len({space.n_halves for space in by_name.values()}) > 1:
+            counted = listed([space.plural for space in by_name.values()])
+            return [
+                f"M={remove} counts {counted}, which are not of one size; compare them at the M that removes as many "
+                "parameters"
+            ]
+    return []
 
 
 def drawn_once(cells: Sequence[Cell]) -> list[str]:

@@ -1,14 +1,16 @@
 """Spaces: which sites a search removes, and which masks of them are legal."""
 
 import itertools
+import pickle
 
 import pytest
 
+from raysearch.core.json import from_json, to_json
 from raysearch.core.mask import PARTS, Half, Mask
 from raysearch.core.place_limits import PlaceLimits
 from raysearch.core.problem import Problem
 from raysearch.core.site import Sites
-from raysearch.core.space import SPACES
+from raysearch.core.space import SPACES, Space
 from raysearch.errors import UserError
 from tests.sentences import Sentences
 
@@ -102,3 +104,10 @@ def test_a_space_of_halves_cannot_keep_groups_of_layers(sentences: Sentences):
     limits = PlaceLimits(group=2, reasons=("Runtime 1.0 derives which layers attend from their places, one in 2",))
     with sentences.refused(UserError):
         Problem.of_sites(Sites.of_equal_layers(N_LAYERS), 1, limits=limits, space=SPACES["pairs"])
+
+
+def test_a_space_stays_the_same_in_pickles_and_records() -> None:
+    for space in SPACES.values():
+        assert pickle.loads(pickle.dumps(space)) is space
+        assert from_json(Space, to_json(space)) is space
+    assert to_json(SPACES["pairs"]) == '"pairs"'

@@ -10,6 +10,7 @@ from matplotlib.text import Text
 from raysearch.core.mask import Mask
 from raysearch.core.measure import PERPLEXITY
 from raysearch.core.site import Sites
+from raysearch.core.space import SPACES
 from raysearch.core.trial import Trial, ranked
 from raysearch.figures.search import Plots
 from tests.tracking.simulated import greedy_search, simulate_losses
@@ -43,6 +44,27 @@ def test_mask_map_shows_rounds_and_the_final_mask():
     removed = [layer for layer in range(30) if tuple(final[layer]) != tuple(final[0])]
     assert tuple(removed) == search.removed
     assert {"final", "round", "best loss\nnats\nper token", f"{search.loss:.3f}"} <= texts_of(figure)
+
+
+def test_halves_are_the_halves_of_cells():
+    space = SPACES["pairs"]
+    dense = Trial(0, 0, Mask(), 3.0, 0.0, None, cached=False)
+    best = Trial(1, 1, Mask.of("1m", "2a"), 3.1, 0.1, None, cached=False)
+    other = Trial(2, 1, Mask.of(3), 3.2, 0.2, None, cached=False)
+    plots = Plots([dense, best, other], Sites.of_equal_layers(6), best.mask, PERPLEXITY, space)
+    figure = picture("mask_map.png", plots)
+    above, foot = (np.asarray(axes.images[0].get_array()) for axes in figure.axes)
+    assert above.shape[:2] == foot.shape[:2] == (2, 6), "a row is the attentions, then the MLPs"
+    removed = np.argwhere((foot != foot[0, 0]).any(axis=-1)).tolist()
+    assert removed == [[0, 2], [1, 1]]
+    assert (above[:, 3] == above[0, 3]).all(), "a whole layer has one colour"
+    texts = texts_of(figure)
+    assert {
+        "Pairs removed in each round: 1 of 6",
+        "layer (0 = next to the embedding; attention above, MLP below)",
+    } <= texts
+    sizes = texts_of(picture("loss_by_size.png", plots))
+    assert {"Best loss by number of pairs removed", "pairs removed"} <= sizes
 
 
 def test_mask_map_takes_long_searches_of_deep_models():

@@ -31,6 +31,15 @@ def test_labels_by_dimension():
     assert combination.label("model") is None
 
 
+def test_spaces_are_compared_as_searchers_are():
+    grid = {"searcher": ["greedy"], "space": ["layers", "pairs"], "remove": [2]}
+    assert [combination.label("searcher") for combination in combinations_of(grid)] == [
+        "greedy, layers",
+        "greedy, pairs",
+    ]
+    assert combinations_of(grid)[1].overrides == ("searcher=greedy", "space=pairs", "remove=2")
+
+
 @pytest.mark.parametrize("axis", ["draw", "data.seed"])
 def test_other_samples_are_another_draw_of_the_same_calibration(axis):
     first, second = combinations_of({"objective": ["kl"], axis: [0, 1]})

@@ -6,6 +6,7 @@ import pytest
 
 from raysearch.core.mask import Mask
 from raysearch.core.site import Sites
+from raysearch.core.space import SPACES
 from raysearch.reporting.analysis.agreement import MaskAgreement, agreements, expected_jaccard, similarity
 from raysearch.reporting.analysis.frame import cells_frame
 from raysearch.reporting.tables.agreement import agreement_table
@@ -44,6 +45,23 @@ def test_chance_agreement_is_the_mean_over_all_pairs(n_layers: int, n_remove: in
 def test_chance_is_over_the_layers_that_may_go():
     (agreement,) = agreed(*(cell(name, outcome(removed=(3, 4)), n_free=6) for name in "ab"))
     assert agreement.chance == expected_jaccard(6, 2)
+
+
+def test_masks_with_halves_share_halves():
+    pairs, attention = SPACES["pairs"], SPACES["attention"]
+    of_layers = cell("greedy, layers", outcome(removed=(1, 2)))
+    of_pairs = cell("greedy, pairs", outcome(removed=(1, "2m", "3a"), space=pairs))
+    (agreement,) = agreed(of_layers, of_pairs)
+    assert agreement.mean == pytest.approx(3 / 5)
+    assert (agreement.removed_by_all, agreement.removed_by_any) == (3, 5)
+    assert agreement.chance is None, "random masks of which space?"
+    table = agreement_table([agreement])
+    assert table is not None
+    assert "–" in [shown.text for shown in table.rows[0]]
+    masks = [outcome(removed=mask, space=attention) for mask in (("1a", "2a"), ("1a", "3a"))]
+    (agreement,) = agreed(cell("a", masks[0], n_free=12), cell("b", masks[1], n_free=12))
+    assert agreement.mean == pytest.approx(1 / 3)
+    assert agreement.chance == expected_jaccard(12, 2)
 
 
 def test_masks_of_different_draws_alone_are_no_pair():

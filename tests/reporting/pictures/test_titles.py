@@ -16,9 +16,8 @@ from raysearch.figures.picture import fix_layout
 from raysearch.reporting.analysis.analyse import analyse
 from raysearch.reporting.sections import sections
 from raysearch.reporting.sweep import sweep_figure
-from raysearch.searching.sweep import Sweep
 from tests.reporting.cells import ACCURACY, PERPLEXITY_METRIC, cell, outcome, study
-from tests.searching.test_sweep import FIRST
+from tests.searching.test_sweep import FIRST, sweep_of
 from tests.tracking.simulated import greedy_search
 
 PATH = "/home/somebody/projects/pruning/models/quantised/gemma-3-270m-it-q4_k_m-from-the-hub.gguf"
@@ -66,7 +65,7 @@ def test_words_of_a_report_stay_inside_its_figures() -> None:
 
 
 def test_a_sweep_of_a_model_that_is_named_by_a_path_has_its_whole_title() -> None:
-    figure = sweep_figure(Sweep(PATH, (replace(FIRST, calibration=WORDS),)), 2)
+    figure = sweep_figure(sweep_of(replace(FIRST, calibration=WORDS), model=PATH), 2)
     assert cut(figure) == []
     assert PATH in "".join(figure.get_suptitle().splitlines())
 
