@@ -12,6 +12,8 @@ from typing import Any
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
+from raysearch.checkpoints import deci
+from raysearch.checkpoints.gguf_pruning import GGUFExport
 from raysearch.checkpoints.runtimes import LLAMA_CPP, RUNTIMES, Reading
 from raysearch.core.mask import Mask
 from raysearch.core.measure import Measure
@@ -48,6 +50,7 @@ class Evidence:
     version: str  #: of raysearch
     adapter: str | None = None  #: the name of the adapter that was merged for the search
     ran: Mapping[str, str] = field(default_factory=dict)  #: what runs have shown, by the names of other runtimes
+    size: int | None = None  #: the size of the mask, as ``remove=`` counts it; None for the number of its layers
 
 
 @dataclass(frozen=True)
@@ -63,8 +66,26 @@ class Pruned:
     is_merged: bool = False  #: whether an adapter is merged into the weights
 
 
+def removed_text(mask: Mask, sites: Sites) -> str:
+    """Return how much of a model a mask removes, for a title.
+
+    Args:
+        mask: The removed parts.
+        sites: The sites of the dense model.
+
+    Returns:
+        The text, such as ``5 of its 30 layers``; of halves if the mask has single ones.
+    """
+    if mask.halves:
+        return f"{mask.n_halves} of the {2 * sites.n_layers} halves of its layers"
+    return f"{len(mask)} of its {sites.n_layers} layers"
+
+
 def mergekit_yaml(pruned: Pruned) -> str:
-    """Return the mergekit recipe (a passthrough merge of the kept runs) that makes the same checkpoint."""
+    """Return the mergekit recipe (a passthrough merge of the kept runs) that makes the same checkpoint.
+
+    The mask has no single halves, since a passthrough merge copies whole layers.
+    """
     source = pruned.source or "path/to/the/dense/model"
     lines = ["# mergekit-yaml mergekit.yaml ./pruned    (layer_range is half-open and 0-based)"]
     if pruned.source is None:
@@ -120,6 +141,9 @@ def model_card(
         pruned=pruned,
         evidence=evidence,
         rows=rows,
+        removed=removed_text(pruned.mask, pruned.sites),
+        size=evidence.size if evidence.size is not None else len(pruned.mask),
+        blocks=_changed_blocks(pruned.mask, pruned.sites),
         name=name,
         tokenizer=tokenizer,
         verified=verified,
@@ -140,7 +164,7 @@ def runtime_values(readings: Sequence[Reading], name: str, was_run: bool) -> dic
 
     Returns:
         ``runtimes``: the rows of a table: a runtime that runs the checkpoint, what was checked, commands. ``refusals``:
-        a sentence for each other runtime.
+        a sentence for each other runtime. ``has_code``: whether the checkpoint has code that raysearch has written.
     """
     rows = [(f"transformers {version_of('transformers')}", "run" if was_run else "its files", "as above")]
     for reading in readings:
@@ -148,14 +172,14 @@ def runtime_values(readings: Sequence[Reading], name: str, was_run: bool) -> dic
             continue
         runtime = RUNTIMES[reading.runtime]
         checked = "its rules" if reading.ran is None else f"run: {markdown_line(reading.ran)}"
-        rows.append(
-            (runtime.text, checked, ", then ".join(f"`{command}`" for command in runtime.commands(f"./{name}")))
-        )
+        commands = ", then ".join(f"`{command}`" for command in runtime.commands(f"./{name}", reading.has_code))
+        rows.append((runtime.text, checked, commands))
         if runtime is LLAMA_CPP:
             model = shlex.quote(name.lower().replace(" ", "-"))
             modelfile = f"a `Modelfile` with the line `FROM ./{name}.gguf`, then `ollama create {model}`"
             rows.append(("Ollama", "as llama.cpp", modelfile))
-    return {"runtimes": rows, "refusals": [reading.sentence for reading in readings if not reading.fits]}
+    refusals = [reading.sentence for reading in readings if not reading.fits]
+    return {"runtimes": rows, "refusals": refusals, "has_code": any(reading.has_code for reading in readings)}
 
 
 def verified_text(max_logit_difference: float | None, not_run: str | None) -> str:
@@ -198,33 +222,22 @@ def fields_of_card(source: Path) -> dict[str, str]:
     return {name: str(fields[name]) for name in _SOURCE_FIELDS if fields.get(name)}
 
 
-def gguf_card(
-    mask: Mask,
-    sites: Sites,
-    evidence: Evidence,
-    name: str,
-    source: str,
-    sizes: tuple[int, int],
-    build: int | None = None,
-) -> str:
+def gguf_card(mask: Mask, sites: Sites, evidence: Evidence, export: GGUFExport) -> str:
     """Return the README.md of a repository that holds a pruned GGUF file.
 
     Args:
-        mask: The removed layers.
+        mask: The removed layers and halves.
         sites: The sites of the dense model.
         evidence: The search that found the mask.
-        name: The file's name.
-        source: The name of the dense model's file.
-        sizes: The sizes of the dense model's file and of the pruned file, in bytes.
-        build: The first build of llama.cpp that reads the file; None if every build does.
+        export: The file.
 
     Returns:
         The text, in Markdown with a header in YAML.
     """
-    dense_bytes, pruned_bytes = sizes
+    share = export.size_bytes / export.source_bytes
     rows = [
         _layers_row(mask, sites),
-        ("size", f"{dense_bytes / 1e6:,.1f} MB", f"{pruned_bytes / 1e6:,.1f} MB ({pruned_bytes / dense_bytes:.1%})"),
+        ("size", f"{export.source_bytes / 1e6:,.1f} MB", f"{export.size_bytes / 1e6:,.1f} MB ({share:.1%})"),
         *_loss_rows(evidence),
     ]
     return render_card(
@@ -233,16 +246,26 @@ def gguf_card(
         sites=sites,
         evidence=evidence,
         rows=rows,
-        name=name,
-        source=source,
-        build=build,
+        removed=removed_text(mask, sites),
+        blocks=_changed_blocks(mask, sites),
+        export=export,
+        is_deci=export.architecture == deci.NAME,
         version=LLAMA_CPP.version,
     )
 
 
 def _layers_row(mask: Mask, sites: Sites) -> tuple[str, int, int]:
     """Return the row of a card's table about the number of layers: name, of the dense model, of the pruned model."""
-    return "layers", sites.n_layers, len(sites.kept_layers(mask))
+    return "layers", sites.n_layers, len(sites.blocks(mask))
+
+
+def _changed_blocks(mask: Mask, sites: Sites) -> list[tuple[int, int | str, int | str]]:
+    """Return the layers that are no layers of the dense model: number, layer of the attention, layer of the MLP."""
+    return [
+        (number, "none" if block.attention is None else block.attention, "none" if block.mlp is None else block.mlp)
+        for number, block in enumerate(sites.blocks(mask))
+        if block.attention != block.mlp
+    ]
 
 
 def _loss_rows(evidence: Evidence) -> list[tuple[str, str, str]]:
@@ -270,7 +293,11 @@ def export_record(mask: Mask, sites: Sites, evidence: Evidence) -> str:
     Returns:
         JSON text that ends in a line break. Secrets are redacted.
     """
-    record = {"mask": list(mask), "n_layers_dense": sites.n_layers, "evidence": asdict(evidence)}
+    record: dict[str, Any] = {"mask": mask.parts, "n_layers_dense": sites.n_layers, "evidence": asdict(evidence)}
+    if evidence.size is None:
+        del record["evidence"]["size"]
+    if mask.halves:  # the layers of the dense model in which each layer has its attention and its MLP
+        record["blocks"] = [block._asdict() for block in sites.blocks(mask)]
     return json.dumps(redacted(record), indent=2) + "\n"
 
 
@@ -280,7 +307,7 @@ def render_card(template: Path, **values: Any) -> str:
     Args:
         template: The template's file.
         values: The variables of the template. Templates of checkpoints include ``use.md.j2``, about loading, which
-            needs ``name``, ``tokenizer``, ``auto_class``, ``runtimes`` and ``refusals``, as in `model_card`.
+            needs ``name``, ``tokenizer``, ``auto_class``, and the values of `runtime_values`.
 
     Returns:
         The text, in Markdown with a header in YAML.

@@ -5,7 +5,7 @@ no KV cache. A block with an attention and no MLP would lose its attention, too,
 first block needs heads, so it gets a small attention of zeros if it has none. All other tensors keep their bytes; those
 of a Qwen2 that are rotated have their rows in another order, since `deci` rotates neighbouring values.
 
-Source: llama.cpp's `src/models/deci.cpp`; tests run build b11549. It has the architecture since December 2024.
+Source: llama.cpp's `src/models/deci.cpp`; tests run build b11549.
 """
 
 from __future__ import annotations
@@ -26,10 +26,11 @@ from raysearch.checkpoints.gguf_file import (
     interleaved_heads,
     renumbered,
 )
-from raysearch.core.site import Block
-from raysearch.text.numbers import count
+from raysearch.checkpoints.kept_blocks import KeptBlocks
 
 NAME = "deci"
+SINCE = "December 2024"  #: when llama.cpp got the architecture, in its pull request 10669
+_DECI = "llama.cpp's architecture for such layers, deci,"
 #: A remedy for models that the architecture does not cover.
 _PAIRS = "search with space=pairs, or space=layers"
 #: The architectures of GGUF files that compute what `deci` does; True if they rotate values half a head apart.
@@ -59,29 +60,24 @@ def why_not_deci(config: Mapping[str, Any]) -> str | None:
     """
     model_type = config.get("model_type")
     if model_type not in _MODEL_TYPES:
-        return (
-            "llama.cpp has such layers only in its architecture deci, which covers Llama, Mistral and Qwen2, and not "
-            f"{model_type}"
-        )
-    uses_windows = bool(config.get("sliding_window")) and config.get("use_sliding_window", True)
-    if uses_windows and (model_type != "llama"):
-        return "llama.cpp's architecture deci has no windows"
+        return f"{_DECI} covers Llama, Mistral and Qwen2, and not {model_type}"
+    if model_type != "llama" and config.get("sliding_window") and config.get("use_sliding_window", True):
+        return f"{_DECI} has no windows"
     activation = config.get("hidden_act", "silu")
     if activation not in ("silu", "swish"):
-        return f"the MLP of llama.cpp's architecture deci uses silu, and not {activation}"
+        return f"{_DECI} has MLPs with silu, and not with {activation}"
     rope = config.get("rope_parameters") or config.get("rope_scaling") or {}
-    share = rope.get("partial_rotary_factor", config.get("partial_rotary_factor", 1))
-    if share not in (None, 1):
-        return "llama.cpp's architecture deci rotates whole heads"
+    if rope.get("partial_rotary_factor", config.get("partial_rotary_factor")) not in (None, 1):
+        return f"{_DECI} rotates whole heads"
     return None
 
 
-def as_deci(file: GGUFFile, blocks: Sequence[Block]) -> PrunedFile:
+def as_deci(file: GGUFFile, kept: KeptBlocks) -> PrunedFile:
     """Return the pruned file as `deci`.
 
     Args:
         file: The dense model's file.
-        blocks: The blocks of the pruned model.
+        kept: The layers of the pruned model.
 
     Returns:
         The metadata and the tensors of the pruned file.
@@ -90,34 +86,32 @@ def as_deci(file: GGUFFile, blocks: Sequence[Block]) -> PrunedFile:
         UserError: `deci` computes another model.
     """
     if (reason := _why_not(file)) is not None:
-        raise file.refused(
-            f"without this mask's parts, some layers have only an attention or only an MLP, and {reason}", _PAIRS
-        )
+        raise file.refused(f"some layers would have only an attention or only an MLP, and {reason}", _PAIRS)
     n_heads = _by_layer(file, "attention.head_count")
     n_kv_heads = _by_layer(file, "attention.head_count_kv", default=n_heads)
     widths = _by_layer(file, "feed_forward_length")
     head = _head_width(file)
     hidden = int(file.get("embedding_length"))
+    blocks = kept.blocks
     heads_of_block = [0 if block.attention is None else n_heads[block.attention] for block in blocks]
     kv_heads_of_block = [0 if block.attention is None else n_kv_heads[block.attention] for block in blocks]
     widths_of_block = [_WIDTH_OF_ZEROS if block.mlp is None else widths[block.mlp] for block in blocks]
-    tensors = renumbered(file, blocks)
+    tensors = renumbered(file, kept)
     changes = []
     if _ROTATES_HALVES[file.architecture]:
         tensors = [(name, _rotated(name, tensor, heads_of_block, kv_heads_of_block)) for name, tensor in tensors]
-        changes.append("The rows of attn_q and attn_k are in the order of this architecture.")
+        changes.append("The rows of attn_q and attn_k have these bytes in another order.")
     if blocks[0].attention is None:
         heads_of_block[0] = kv_heads_of_block[0] = 1
         tensors += _zeros(0, "attn_norm", attn_q=(head, hidden), attn_k=(head, hidden), attn_v=(head, hidden))
         tensors += _zeros(0, attn_output=(hidden, head))
-        changes.append("The first layer has an attention of zeros with one head, since llama.cpp needs one there.")
+        changes.append("Its first layer has an attention of zeros, with one head.")
     without_mlp = [place for place, block in enumerate(blocks) if block.mlp is None]
     for place in without_mlp:
         inner = (_WIDTH_OF_ZEROS, hidden)
         tensors += _zeros(place, "ffn_norm", ffn_gate=inner, ffn_up=inner, ffn_down=inner[::-1])
     if without_mlp:
-        layers = count(len(without_mlp), "layer")
-        changes.append(f"The MLP of {layers} has {_WIDTH_OF_ZEROS} values of zeros, since llama.cpp needs one there.")
+        changes.append(f"Layers without an MLP have one of zeros, {_WIDTH_OF_ZEROS} values wide.")
     lists = {
         "attention.head_count": heads_of_block,
         "attention.head_count_kv": kv_heads_of_block,
@@ -127,27 +121,25 @@ def as_deci(file: GGUFFile, blocks: Sequence[Block]) -> PrunedFile:
     prefix = f"{file.architecture}."
     changed = {f"{prefix}{key}": value for key, value in {**values, **lists}.items()}
     metadata = ChangedMetadata(changed, dropped={f"{prefix}{key}" for key in lists}, architecture=NAME)
-    return PrunedFile(blocks, metadata, tensors, tuple(changes))
+    return PrunedFile(kept, metadata, tensors, tuple(changes))
 
 
 def _why_not(file: GGUFFile) -> str | None:
     """Return why `deci` does not compute the model of a file, as a clause; None if it does."""
-    architecture = file.architecture
-    if architecture not in _ROTATES_HALVES:
-        return f"llama.cpp's architecture for such layers, deci, computes a llama or a qwen2, and not a {architecture}"
-    prefix = f"{architecture}."
+    if file.architecture not in _ROTATES_HALVES:
+        return f"{_DECI} covers llama and qwen2, and not {file.architecture}"
     for name, stored in file.reader.fields.items():
-        key = name.removeprefix(prefix)
+        key = name.removeprefix(f"{file.architecture}.")
         if key != name and not _KEYS.fullmatch(key) and (value := stored.contents()):
-            return f"{name}={value} has no meaning in llama.cpp's architecture for such layers, deci"
+            return f"{_DECI} has no {name}={value}"
     head = _head_width(file)
-    widths = [file.get(key) for key in ("attention.value_length", "rope.dimension_count")]
-    if any(width not in (None, head) for width in widths):
-        return "llama.cpp's architecture for such layers, deci, needs heads of one width that are rotated as a whole"
+    for key in ("attention.value_length", "rope.dimension_count"):
+        if (width := file.get(key)) not in (None, head):
+            return f"{_DECI} needs heads whose {key} is their width {head}, and not {width}"
     for tensor in file.reader.tensors:
         match = BLOCK.fullmatch(tensor.name)
         if not (_TENSORS.fullmatch(tensor.name) if match is None else _TENSORS_OF_BLOCKS.fullmatch(match[2])):
-            return f"{tensor.name} has no place in llama.cpp's architecture for such layers, deci"
+            return f"{_DECI} has no {tensor.name}"
     return None
 
 

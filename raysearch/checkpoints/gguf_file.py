@@ -14,9 +14,9 @@ from typing import Any
 from raysearch.checkpoints.gguf_halves import parts_of_tensors
 from raysearch.checkpoints.gguf_parts import parts_of
 from raysearch.checkpoints.gguf_reader import reader_class
+from raysearch.checkpoints.kept_blocks import KeptBlocks
 from raysearch.checkpoints.periods import Values, family_of
 from raysearch.core.mask import Part
-from raysearch.core.site import Block
 from raysearch.errors import UserError
 from raysearch.text.sentences import what_failed
 
@@ -26,8 +26,6 @@ BLOCK = re.compile(r"blk\.(\d+)\.(.+)")
 PREDICTING = "nextn_predict_layers"
 #: A remedy for files that are refused.
 CHECKPOINT = "a checkpoint (--out) with transformers or vLLM"
-#: A remedy for files whose layers cannot be taken apart.
-WHOLE_LAYERS = "search with space=layers"
 
 
 @dataclass(frozen=True)
@@ -68,6 +66,12 @@ class GGUFFile:
     def blocks(self) -> int:
         """The number of blocks, including those that predict further tokens."""
         return int(self.get("block_count") or 0)
+
+    @property
+    def parts_of_tensors(self) -> dict[str, Part]:
+        """The halves of tensors, by their names within a block; without those whose half is unknown."""
+        matches = (BLOCK.fullmatch(tensor.name) for tensor in self.reader.tensors)
+        return parts_of_tensors({match[2] for match in matches if match is not None})
 
     @property
     def layers(self) -> int:
@@ -141,13 +145,13 @@ class PrunedFile:
     """What a pruned GGUF file contains.
 
     Args:
-        blocks: Its blocks, each with the blocks of the dense model's file that its halves come from.
+        kept: Its layers, each with the layers of the dense model that its halves come from.
         metadata: The changes of the metadata.
         tensors: Its tensors, each after its name.
         changes: What else differs from the dense model's file, in sentences.
     """
 
-    blocks: Sequence[Block]
+    kept: KeptBlocks
     metadata: ChangedMetadata
     tensors: Sequence[tuple[str, StoredTensor]]
     changes: tuple[str, ...] = ()
@@ -239,43 +243,27 @@ def _raw(stored: Any, kinds: Any) -> Any:
     return texts if stored.types[0] is kinds.ARRAY else texts[0]
 
 
-def renumbered(file: GGUFFile, blocks: Sequence[Block]) -> list[tuple[str, StoredTensor]]:
+def renumbered(file: GGUFFile, kept: KeptBlocks) -> list[tuple[str, StoredTensor]]:
     """Return the kept tensors of a file, in order, each after its new name.
 
     Args:
         file: The file.
-        blocks: The blocks of the pruned model, each with the blocks of the file that its halves come from.
+        kept: The layers of the pruned model.
 
     Returns:
         The new name of each kept tensor, and the tensor.
 
     Raises:
-        UserError: The halves of a block go to different places, and the half of one of its tensors is unknown.
+        UnsupportedModelError: The halves of a layer do not stay together, and the half of one of its tensors is
+            unknown.
     """
-    places: dict[Part, dict[int | None, int]] = {
-        "attention": {block.attention: place for place, block in enumerate(blocks)},
-        "mlp": {block.mlp: place for place, block in enumerate(blocks)},
-    }
-    names_of_block: dict[int, list[str]] = {}
-    for tensor in file.reader.tensors:
-        if match := BLOCK.fullmatch(tensor.name):
-            names_of_block.setdefault(int(match[1]), []).append(match[2])
     tensors = []
     for tensor in file.reader.tensors:
         stored = StoredTensor.of(tensor)
         match = BLOCK.fullmatch(tensor.name)
         if match is None:
             tensors.append((tensor.name, stored))
-            continue
-        block = int(match[1])
-        place_of_part = {part: places[part].get(block) for part in places}
-        place = place_of_part["attention"]
-        if place != place_of_part["mlp"]:
-            part = parts_of_tensors(names_of_block[block])[match[2]]
-            if part is None:
-                raise file.refused(f"the half of its layer that {tensor.name} belongs to is unknown", WHOLE_LAYERS)
-            place = place_of_part[part]
-        if place is not None:
+        elif (place := kept.number_of(int(match[1]), match[2])) is not None:
             tensors.append((f"blk.{place}.{match[2]}", stored))
     return tensors
 

@@ -1,6 +1,6 @@
-"""Which half of a layer a value or a tensor of a GGUF file belongs to, by its name.
+"""Which half of a layer a tensor of a GGUF file belongs to, by its name.
 
-Source: the names of tensors and keys in gguf's `constants.py`; llama.cpp's `src/models/*.cpp` at commit 0c1e57098.
+Source: the names of tensors in gguf's `constants.py`; llama.cpp's `src/models/*.cpp` at commit 0c1e57098.
 """
 
 from __future__ import annotations
@@ -21,42 +21,27 @@ _TENSORS: dict[Part, re.Pattern[str]] = {
         r"|ffn_(sub_norm|norm_exps|latent_down|latent_up)|post_ffw_norm|exp_probs_b"
     ),
 }
-#: The keys of values that describe layers, without the architecture's prefix.
-_KEYS: dict[Part, re.Pattern[str]] = {
-    "attention": re.compile(r"(attention|rope|ssm|shortconv|kda)\..+"),
-    "mlp": re.compile(
-        r"feed_forward_length|expert_\w+|leading_dense_block_count|hash_layer_count|(xielu|swiglu)\w*(\..+)?"
-    ),
-}
 
 
-def part_of_key(key: str) -> Part | None:
-    """Return the half that a value describes, by its key without the architecture's prefix; None if it is unknown."""
-    return next((part for part, pattern in _KEYS.items() if pattern.fullmatch(key)), None)
-
-
-def parts_of_tensors(names: Iterable[str]) -> dict[str, Part | None]:
-    """Return the half of each tensor of a block.
+def parts_of_tensors(names: Iterable[str]) -> dict[str, Part]:
+    """Return the half of each tensor of a layer.
 
     In some architectures, such as gpt-oss, `post_attention_norm` is the norm before the MLP. They have no other norm of
-    the MLP.
+    the MLP. If the MLP has no norm at all, it may run beside the attention, so no half is returned.
 
     Args:
-        names: The names of all tensors of the block, within the block.
+        names: The names of all tensors of layers, within a block.
 
     Returns:
-        The half by name; None for a tensor whose half is unknown, and for all tensors if the MLP has no norm of its
-        own, since such an MLP runs beside the attention.
+        The half by name, without tensors whose half is unknown.
     """
     stems = {name: name.removesuffix(".weight").removesuffix(".bias") for name in names}
     has_norm = not {"ffn_norm", "post_ffw_norm"}.isdisjoint(stems.values())
     if not has_norm and "post_attention_norm" not in stems.values():
-        return dict.fromkeys(stems)
-    return {
-        name: "mlp" if stem == "post_attention_norm" and not has_norm else _part_of(stem)
-        for name, stem in stems.items()
-    }
-
-
-def _part_of(stem: str) -> Part | None:
-    return next((part for part, pattern in _TENSORS.items() if pattern.fullmatch(stem)), None)
+        return {}
+    parts: dict[str, Part] = {}
+    for name, stem in stems.items():
+        part = next((part for part, pattern in _TENSORS.items() if pattern.fullmatch(stem)), None)
+        if part is not None:
+            parts[name] = "mlp" if stem == "post_attention_norm" and not has_norm else part
+    return parts

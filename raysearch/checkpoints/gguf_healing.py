@@ -6,7 +6,7 @@ weights are those of the file. A tensor that was not trained keeps its bytes. to
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 from pathlib import Path
@@ -17,9 +17,9 @@ import numpy.typing as npt
 
 from raysearch.checkpoints.gguf_file import GGUFFile, StoredTensor, interleaved_heads, renumbered
 from raysearch.checkpoints.gguf_pruning import GGUFExport, ModelSizes, prune_gguf
+from raysearch.checkpoints.kept_blocks import KeptBlocks
 from raysearch.checkpoints.safetensors_file import FileTensor, read_header
 from raysearch.core.mask import Mask
-from raysearch.core.site import Block
 
 #: Quantisations that are exact enough for the changes of a training. In fewer bits, a small change of a weight would be
 #: rounded away.
@@ -128,12 +128,12 @@ class _Training:
     coarser: set[str] = field(default_factory=set)  #: as in `HealedGGUF`
     names: dict[str, str] = field(default_factory=dict)  #: the checkpoint's names of weights by the file's names
 
-    def __call__(self, file: GGUFFile, blocks: Sequence[Block], name: str, tensor: StoredTensor) -> StoredTensor:
+    def __call__(self, file: GGUFFile, kept: KeptBlocks, name: str, tensor: StoredTensor) -> StoredTensor:
         """Return a tensor with the training's change; the same tensor if it was not trained."""
         import gguf
 
         if not self.names:
-            self.names = self._names(file, blocks)
+            self.names = self._names(file, kept)
         weight_name = self.names.get(name)
         if weight_name is None:
             return tensor
@@ -158,13 +158,13 @@ class _Training:
 
         return StoredTensor(kind, tuple(shape), dtype, int(np.prod(shape)) * dtype.itemsize, read)
 
-    def _names(self, file: GGUFFile, blocks: Sequence[Block]) -> dict[str, str]:
+    def _names(self, file: GGUFFile, kept: KeptBlocks) -> dict[str, str]:
         """Return the checkpoint's names by those of the pruned file; refuse a trained weight that the file lacks."""
         import gguf
 
         architectures = {name: key for key, name in gguf.MODEL_ARCH_NAMES.items()}
-        table = gguf.get_tensor_name_map(architectures[file.architecture], len(blocks))
-        tensor_names = {name for name, _ in renumbered(file, blocks)}
+        table = gguf.get_tensor_name_map(architectures[file.architecture], len(kept) + file.blocks - kept.n_layers)
+        tensor_names = {name for name, _ in renumbered(file, kept)}
         names = {}
         for weight_name in self.healed.tensors:
             name = table.get_name(weight_name, try_suffixes=(".weight", ".bias"))

@@ -17,11 +17,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from raysearch.checkpoints.deci import as_deci
+from raysearch.checkpoints import deci
 from raysearch.checkpoints.gguf_file import (
     BLOCK,
     CHECKPOINT,
-    WHOLE_LAYERS,
     ChangedMetadata,
     GGUFFile,
     PrunedFile,
@@ -30,14 +29,14 @@ from raysearch.checkpoints.gguf_file import (
     renumbered,
     write_gguf,
 )
-from raysearch.checkpoints.gguf_halves import part_of_key
 from raysearch.checkpoints.gguf_parts import part_names
-from raysearch.checkpoints.layer_rules import KeptLayers, Kind, cut_value, gguf_rule
+from raysearch.checkpoints.kept_blocks import KeptBlocks
+from raysearch.checkpoints.layer_rules import KeptLayers, Kind, cut_for_blocks, gguf_rule
 from raysearch.checkpoints.llama_cpp import PERIODS, is_computed_differently
 from raysearch.checkpoints.periods import Period, list_instead, periods_of
-from raysearch.core.mask import PARTS, Mask, Part
+from raysearch.core.mask import Mask
 from raysearch.core.paths import atomic_file
-from raysearch.core.site import Block, Sites
+from raysearch.core.site import Sites
 from raysearch.errors import UserError
 from raysearch.text.numbers import count
 from raysearch.text.sentences import what_failed
@@ -95,6 +94,13 @@ class GGUFExport:
     changes: tuple[str, ...] = ()
 
     @property
+    def requirement(self) -> str:
+        """What llama.cpp must have to read the file; empty if every build reads it."""
+        if self.architecture == deci.NAME:
+            return f"architecture {deci.NAME}, since {deci.SINCE}"
+        return "" if self.build is None else f"build b{self.build} or newer"
+
+    @property
     def source_text(self) -> str:
         """The dense model's file for a sentence; for a file in parts, the first one and a mention of the others."""
         return f"{self.source} and the other parts" if len(part_names(self.source)) > 1 else str(self.source)
@@ -108,7 +114,7 @@ def prune_gguf(
     sizes: ModelSizes,
     search_id: str,
     overwrite: bool = False,
-    change: Callable[[GGUFFile, Sequence[Block], str, StoredTensor], StoredTensor] | None = None,
+    change: Callable[[GGUFFile, KeptBlocks, str, StoredTensor], StoredTensor] | None = None,
 ) -> GGUFExport:
     """Write a GGUF file, of any quantisation, without what the mask removes. It is written completely or not at all.
 
@@ -119,7 +125,7 @@ def prune_gguf(
         sizes: The sizes of the dense model.
         search_id: The search that found the mask, for the file's metadata.
         overwrite: Whether to replace an existing file.
-        change: Returns the tensor to write instead of a kept one. It is called with the file, the blocks of the pruned
+        change: Returns the tensor to write instead of a kept one. It is called with the file, the layers of the pruned
             model, the tensor's new name and the tensor. None writes every tensor as it is.
 
     Returns:
@@ -139,7 +145,7 @@ def prune_gguf(
         out.parent.mkdir(parents=True, exist_ok=True)
         with atomic_file(out) as unfinished:
             if change is not None:
-                tensors = [(name, change(file, pruned.blocks, name, tensor)) for name, tensor in tensors]
+                tensors = [(name, change(file, pruned.kept, name, tensor)) for name, tensor in tensors]
                 metadata.changed["general.file_type"] = _file_type(file, [tensor for _, tensor in tensors])
             write_gguf(file, unfinished, metadata, tensors)
     except OSError as error:
@@ -147,7 +153,7 @@ def prune_gguf(
     return GGUFExport(
         out=out.absolute(),
         source=file.path,
-        n_layers=len(pruned.blocks) - (file.blocks - file.layers),
+        n_layers=len(pruned.kept),
         size_bytes=out.stat().st_size,
         source_bytes=file.size_bytes,
         architecture=metadata.architecture or file.architecture,
@@ -193,54 +199,17 @@ def _check_destination(source: Path, out: Path, overwrite: bool) -> None:
 
 
 def _pruned(file: GGUFFile, mask: Mask, sites: Sites) -> PrunedFile:
-    """Return the blocks, the metadata and the tensors of the pruned file; refuse what no file can describe."""
-    predicting = [Block(block, block) for block in range(sites.n_layers, file.blocks)]
-    blocks = [*sites.blocks(mask), *predicting]
-    whole_blocks = [block for block in blocks if block.attention is not None and block.mlp is not None]
-    if len(whole_blocks) == len(blocks):
-        kept = _KeptBlocks.of(blocks, sites.n_layers, len(predicting))
-        pruned = PrunedFile(blocks, _pruned_metadata(file, kept, mask), renumbered(file, blocks))
+    """Return the layers, the metadata and the tensors of the pruned file; refuse what no file can describe."""
+    kept = KeptBlocks(sites.blocks(mask), sites.n_layers, file.parts_of_tensors)
+    if kept.are_complete:
+        pruned = PrunedFile(kept, _pruned_metadata(file, kept, mask), renumbered(file, kept))
     else:
-        pruned = as_deci(file, blocks)
+        pruned = deci.as_deci(file, kept)
     key, removed = ("mask", str(mask)) if mask.halves else ("removed_layers", list(mask))
     pruned.metadata.changed[f"raysearch.{key}"] = removed
     if len(file.parts) > 1:
         pruned.metadata.dropped.update(name for name in file.reader.fields if name.startswith("split."))
     return pruned
-
-
-@dataclass(frozen=True)
-class _KeptBlocks:
-    """The layers of a pruned model whose attentions and MLPs are kept, which are as many.
-
-    Args:
-        attention: The layers of the attentions.
-        mlp: The layers of the MLPs.
-    """
-
-    attention: KeptLayers
-    mlp: KeptLayers
-
-    @classmethod
-    def of(cls, blocks: Sequence[Block], n_layers: int, n_predicting: int) -> _KeptBlocks:
-        """Return the kept layers of the blocks of a pruned file.
-
-        Args:
-            blocks: The blocks, the last of which may predict further tokens.
-            n_layers: N, the layers of the dense model.
-            n_predicting: The number of blocks that predict further tokens.
-
-        Returns:
-            The layers of both halves.
-        """
-        layers = blocks[: len(blocks) - n_predicting]
-        attention = [block.attention for block in layers if block.attention is not None]
-        mlp = [block.mlp for block in layers if block.mlp is not None]
-        return cls(KeptLayers(attention, n_layers, n_predicting), KeptLayers(mlp, n_layers, n_predicting))
-
-    def of_part(self, part: Part) -> KeptLayers:
-        """Return the layers of one half."""
-        return self.attention if part == "attention" else self.mlp
 
 
 def _check_is_model(file: GGUFFile, sizes: ModelSizes) -> None:
@@ -270,18 +239,19 @@ def _check_is_model(file: GGUFFile, sizes: ModelSizes) -> None:
             )
 
 
-def _pruned_metadata(file: GGUFFile, kept: _KeptBlocks, mask: Mask) -> ChangedMetadata:
+def _pruned_metadata(file: GGUFFile, kept: KeptBlocks, mask: Mask) -> ChangedMetadata:
     """Return the metadata that changes; refuse a file whose metadata cannot describe the kept layers."""
-    n_layers = kept.attention.n_layers
-    n_kept = len(kept.attention.indices)
+    n_layers = kept.n_layers
+    n_kept = len(kept)
+    n_predicting = file.blocks - n_layers
     prefix = f"{file.architecture}."
-    metadata = ChangedMetadata({f"{prefix}block_count": len(kept.attention.blocks)})
+    metadata = ChangedMetadata({f"{prefix}block_count": n_kept + n_predicting})
     if is_computed_differently(file.architecture, n_layers, n_kept):
         raise file.refused(
             f"llama.cpp computes a {file.architecture} of {n_layers} layers differently from one of {n_kept}"
         )
     if mask.halves and file.get("use_parallel_residual"):
-        raise file.refused("its attentions and MLPs run side by side", WHOLE_LAYERS)
+        raise file.refused("its attentions and MLPs run side by side", "search with space=layers")
     periods = periods_of(PERIODS, file.values)
     period_keys = {period.rule.key.gguf for period in periods if period.rule.key is not None}
     for name, stored in file.reader.fields.items():
@@ -289,19 +259,16 @@ def _pruned_metadata(file: GGUFFile, kept: _KeptBlocks, mask: Mask) -> ChangedMe
             continue
         key = name.removeprefix(prefix)
         value = stored.contents()
-        rule = gguf_rule(key, value, kept.attention)
+        rule = gguf_rule(key, value, KeptLayers(kept.layers_of("attention"), n_layers, n_predicting))
         if rule is None and key != name:
             _check_unknown(file, name, value, is_period=key in period_keys, mask=mask)
         elif rule is not None and rule.kind is Kind.FIXED and mask:
             raise file.refused(rule.reason)
         elif rule is not None and rule.kind not in (Kind.FIXED, Kind.STAYS):
-            values = {part: cut_value(rule.kind, value, kept.of_part(part)) for part in PARTS}
-            part = part_of_key(key)
-            if part is None and values["attention"] != values["mlp"]:
-                raise file.refused(f"the half of a layer that {name} describes is unknown", WHOLE_LAYERS)
-            metadata.changed[name] = values[part or "attention"]
+            metadata.changed[name] = cut_for_blocks(key, rule.kind, value, kept, n_predicting)
     for period in periods:
-        _describe(period, file, kept.of_part(period.rule.part), mask, metadata)
+        layers = KeptLayers(kept.layers_of(period.rule.part), n_layers, n_predicting)
+        _describe(period, file, layers, mask, metadata)
     return metadata
 
 

@@ -208,7 +208,7 @@ PLACED = (
 )
 
 #: The names of values that describe the MLPs of layers, and of those that describe the attentions, in this order.
-_OF_MLPS = re.compile(r".*(mlp|moe|expert|dense|ffn|feed_forward|intermediate|swiglu|sparsity|hash).*")
+_OF_MLPS = re.compile(r".*(mlp|moe|expert|dense|ffn|feed_forward|intermediate|swiglu|xielu|sparsity|hash).*")
 _OF_ATTENTIONS = re.compile(
     r".*(layer_types|block_type|att|rope|window|sliding|head|kv|index|local|global|full|hybrid|linear|recurrent|conv|ssm"
     r"|mamba|compress).*"
@@ -216,7 +216,7 @@ _OF_ATTENTIONS = re.compile(
 
 
 def described_part(name: str) -> Part | None:
-    """Return the half of a layer that a value describes, by its name in a config or a GGUF file; None if unknown."""
+    """Return the half of a layer that a value describes, by its name in a config; None if unknown."""
     if _OF_MLPS.fullmatch(name):
         return "mlp"
     return "attention" if _OF_ATTENTIONS.fullmatch(name) else None

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from raysearch.checkpoints import layer_rules, llama_cpp, mlx, vllm
+from raysearch.checkpoints.block_configs import unread
 from raysearch.checkpoints.checkpoint import CONFIG, read_decoder_config, read_json
 from raysearch.checkpoints.kept_blocks import KeptBlocks
 from raysearch.checkpoints.periods import Period, PeriodRule, PlacedRule, Values, periods_of
@@ -42,6 +43,7 @@ class Runtime:
         renamed: The names that it gives to families.
         known_by: The key of a config by which it finds its code for a model; None if it has code for all of them.
         command_forms: The commands that run a checkpoint, with ``{folder}`` and ``{gguf}`` for paths.
+        code_option: The option by which its command runs a checkpoint with code of its own; empty if it needs none.
         fallback: What it does with a model that it has no code for, as a sentence; empty if it refuses it.
     """
 
@@ -54,6 +56,7 @@ class Runtime:
     renamed: Mapping[str, str] = field(default_factory=dict)
     known_by: Literal["architectures", "model_type"] | None = None
     command_forms: Sequence[str] = ()
+    code_option: str = ""
     fallback: str = ""
 
     @property
@@ -145,10 +148,19 @@ class Runtime:
             reasons.append(f"{derived}, so layers are removed in groups of {period.length}{start}")
         return PlaceLimits(group, frozenset(protected), tuple(reasons), frozenset(refused))
 
-    def commands(self, folder: str) -> list[str]:
-        """Return the commands that run a checkpoint, given by its path."""
+    def commands(self, folder: str, has_code: bool = False) -> list[str]:
+        """Return the commands that run a checkpoint.
+
+        Args:
+            folder: Its path.
+            has_code: Whether raysearch has written code into it.
+
+        Returns:
+            The commands.
+        """
         paths = {"folder": shlex.quote(folder), "gguf": shlex.quote(f"{folder.removeprefix('./')}.gguf")}
-        return [form.format(**paths) for form in self.command_forms]
+        option = f" {self.code_option}" if has_code and self.code_option else ""
+        return [form.format(**paths) + option for form in self.command_forms]
 
     def _named(self, values: Values) -> Values:
         return replace(values, family=self.renamed.get(values.family, values.family))
@@ -178,6 +190,7 @@ VLLM = Runtime(
     vllm.PLACED,
     known_by="architectures",
     command_forms=("vllm serve {folder}",),
+    code_option="--trust-remote-code",
     fallback="It tries the code of transformers instead.",
 )
 LLAMA_CPP = Runtime(
@@ -212,17 +225,21 @@ class Reading:
         unknown: What it has no code for, see `Runtime.unknown`; None if it has code for the model.
         misread: Why it would run another model, as the end of a sentence; None if it would run this model.
         ran: What a run of the checkpoint has shown, in a few words; None if the runtime has not run it.
+        unread: What it cannot run of the model, though it has code for it; None if it can.
+        has_code: Whether raysearch has written code into the checkpoint, see `block_configs`.
     """
 
     runtime: str
     unknown: str | None = None
     misread: str | None = None
     ran: str | None = None
+    unread: str | None = None
+    has_code: bool = False
 
     @property
     def fits(self) -> bool:
         """Whether the runtime has code for the model, and would run it as it is."""
-        return self.unknown is None and self.misread is None
+        return self.unknown is None and self.misread is None and self.unread is None
 
     @property
     def sentence(self) -> str:
@@ -232,6 +249,8 @@ class Reading:
             return f"{runtime.text} would run another model: it {self.misread}."
         if self.unknown is not None:
             return f"{runtime.text} has no code for {self.unknown}. {runtime.fallback}".rstrip()
+        if self.unread is not None:
+            return f"{runtime.text} does not run {self.unread}."
         return ""
 
 
@@ -256,12 +275,15 @@ def readings(folder: Path, mask: Mask, sites: Sites, ran: Mapping[str, str] | No
     config = read_json(folder / CONFIG)
     values = Values.of_config(read_decoder_config(folder))
     kept = KeptBlocks(sites.blocks(mask), sites.n_layers)
+    not_run = unread(config)
     return tuple(
         Reading(
             runtime.name,
             runtime.unknown(config),
             runtime.misread(values, kept),
             (ran or {}).get(runtime.name),
+            not_run.get(runtime.name),
+            has_code=not kept.are_complete,
         )
         for runtime in RUNTIMES.values()
         if runtime is not TRANSFORMERS

@@ -7,6 +7,7 @@ from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING
 
+from raysearch.checkpoints import deci
 from raysearch.checkpoints.runtimes import RUNTIMES
 from raysearch.text.numbers import count
 
@@ -66,14 +67,15 @@ def gguf_lines(export: GGUFExport, out: Path, public: bool) -> list[str]:
     size_dense = f"{export.source_bytes / 1e6:,.1f} MB"
     name = quote(out.stem.lower().replace(" ", "-"))
     ollama = f"Ollama: echo 'FROM ./{out.name}' > Modelfile && ollama create {name}"
-    required_build = ""
-    if export.build is not None:
-        required_build = f" (build b{export.build} or newer)"
+    if export.architecture == deci.NAME:
+        ollama = "Ollama runs it if its copy of llama.cpp has this architecture."
+    elif export.build is not None:
         ollama = "Older builds, and engines of Ollama, infer the kind of a layer from its place and run another model."
+    requirement = f" ({export.requirement})" if export.requirement else ""
     return [
         f"Wrote {out}: {export.n_layers} layers, {size} instead of {size_dense}.",
-        f"Every remaining tensor has the same bytes as in {export.source_text}.",
-        f"llama.cpp{required_build}: llama-cli -m {quote(str(out.expanduser()))}",
+        " ".join([f"Every remaining tensor has the same bytes as in {export.source_text}.", *export.changes]),
+        f"llama.cpp{requirement}: llama-cli -m {quote(str(out.expanduser()))}",
         ollama,
         *_pushed(export.url, public),
     ]
@@ -107,11 +109,9 @@ def healed_lines(export: HealedGGUF, out: Path) -> list[str]:
         The lines, in the order in which they are printed.
     """
     size_line, _, *run_lines = gguf_lines(export.file, out, public=False)
-    n_trained = count(export.trained, "tensor")
-    lines = [
-        size_line,
-        f"The training changed {n_trained}; the others have the same bytes as in {export.file.source_text}.",
-    ]
+    trained = f"The training changed {count(export.trained, 'tensor')}"
+    same = f"{trained}; the others have the same bytes as in {export.file.source_text}."
+    lines = [size_line, " ".join([same, *export.file.changes])]
     if export.coarser:
         lines.append(
             f"Those that were {' or '.join(export.coarser)} are Q8_0 now, as fewer bits would round the training away."
@@ -128,7 +128,7 @@ def _runtime_lines(readings: Sequence[Reading], out: Path) -> list[str]:
     for reading in readings:
         if reading.fits:
             runtime = RUNTIMES[reading.runtime]
-            commands = " && ".join(runtime.commands(str(out.expanduser())))
+            commands = " && ".join(runtime.commands(str(out.expanduser()), reading.has_code))
             if reading.ran is None:
                 by_rules.append(f"  {runtime.text}: {commands}")
             else:

@@ -5,8 +5,9 @@ array. Its first axis is the samples of the calibration, so that shards are comp
 order. A statistic that is not by sample (of weights, or of gradients summed before their magnitude is taken) has one
 row.
 
-Notation: h_i is the hidden state that enters layer i; h_N is the hidden state after the last layer. The axes of layers
-are those of the model's sites (`raysearch.core.site`).
+Notation: h_i is the hidden state that enters layer i; h_N is the hidden state after the last layer.
+
+Each statistic of the N layers has the same of their 2 N halves, in the order of the model: `Statistic.of_halves`.
 """
 
 from __future__ import annotations
@@ -47,33 +48,61 @@ class Statistic(Enum):
     #: Source: Kim et al. 2024 (Shortened LLaMA, arXiv 2402.02834), Taylor criterion.
     TAYLOR = "taylor"
 
+    BLOCK_INFLUENCE_HALVES = "block_influence_halves"
+    ANGULAR_DISTANCE_LAST_HALVES = "angular_distance_last_halves"
+    ANGULAR_DISTANCE_ALL_HALVES = "angular_distance_all_halves"
+    GATE_GRADIENTS_HALVES = "gate_gradients_halves"
+    MAGNITUDE_L1_HALVES = "magnitude_l1_halves"
+    MAGNITUDE_L2_HALVES = "magnitude_l2_halves"
+    TAYLOR_HALVES = "taylor_halves"
+
     def __str__(self) -> str:
         return self.value
 
     @property
+    def is_of_halves(self) -> bool:
+        """Whether it is of halves of layers."""
+        return self.value.endswith(_HALVES)
+
+    @property
+    def of_halves(self) -> Statistic:
+        """The same statistic of the halves of layers."""
+        return self if self.is_of_halves else Statistic(self.value + _HALVES)
+
+    @property
+    def of_layers(self) -> Statistic:
+        """The same statistic of whole layers."""
+        return Statistic(self.value.removesuffix(_HALVES))
+
+    @property
     def by_sample(self) -> bool:
         """Whether the first axis is the samples. Otherwise it has length one."""
-        return self not in (Statistic.MAGNITUDE_L1, Statistic.MAGNITUDE_L2, Statistic.TAYLOR)
+        return self.of_layers not in (Statistic.MAGNITUDE_L1, Statistic.MAGNITUDE_L2, Statistic.TAYLOR)
 
     @property
     def needs_gradients(self) -> bool:
         """Whether it needs a backward pass, and so depends on the objective as well as on the model and the texts."""
-        return self in (Statistic.GATE_GRADIENTS, Statistic.TAYLOR)
+        return self.of_layers in (Statistic.GATE_GRADIENTS, Statistic.TAYLOR)
+
+    @property
+    def is_of_depths(self) -> bool:
+        """Whether its axes are the hidden states before, between and after the layers or halves."""
+        return self.of_layers in (Statistic.ANGULAR_DISTANCE_LAST, Statistic.ANGULAR_DISTANCE_ALL)
 
     @property
     def passes(self) -> int:
         """The number of forward passes of all layers over the calibration; a backward pass repeats them."""
-        if self in (Statistic.MAGNITUDE_L1, Statistic.MAGNITUDE_L2):
+        if self.of_layers in (Statistic.MAGNITUDE_L1, Statistic.MAGNITUDE_L2):
             return 0
         return 2 if self.needs_gradients else 1
 
     def shape(self, sites: Sites) -> tuple[int, ...]:
-        """Return the axes after the first, for a model with these sites."""
-        n_sites = len(sites)
-        if self in (Statistic.ANGULAR_DISTANCE_LAST, Statistic.ANGULAR_DISTANCE_ALL):
-            return n_sites + 1, n_sites + 1
-        return (n_sites,)
+        """Return the axes after the first, for a model with these layers."""
+        size = sites.n_layers * (2 if self.is_of_halves else 1)
+        return (size + 1, size + 1) if self.is_of_depths else (size,)
 
+
+_HALVES = "_halves"  # the end of the names of statistics of halves
 
 #: A thing to compute, which is claimed and recorded shard by shard.
 Subject = Mask | Statistic

@@ -112,7 +112,7 @@ def export_checkpoint(
     out = as_path("--out", out).absolute()
     located = locate(replace(spec, device="cpu", attention="auto"))
     check_destination(located, out, overwrite)
-    info = describe(spec)
+    info = describe(replace(spec, halves=bool(mask.halves)))
     sites = info.sites
     if prompt is not None and not fits_in_memory(info):
         raise UserError(f"--prompt={prompt}: {spec.name} does not fit into the memory to continue it; leave it out")
@@ -178,7 +178,8 @@ def _prove(
             if prompt is not None:
                 raise
             not_run = error.reason
-    return prove_by_files(folder, checkpoint, info, mask, model.trust_remote_code, not_run)
+    trusts = model.trust_remote_code or not checkpoint.kept.are_complete  # then the code is raysearch's
+    return prove_by_files(folder, checkpoint, info, mask, trusts, not_run)
 
 
 @contextlib.contextmanager
@@ -340,7 +341,7 @@ def _write_documents(
         has_adapter=(folder / ADAPTER_FOLDER).is_dir(),
     )
     documents = {"README.md": redact(card), RECORD: export_record(pruned.mask, pruned.sites, evidence)}
-    if not pruned.is_merged:
+    if not pruned.is_merged and not pruned.mask.halves:
         documents["mergekit.yaml"] = redact(mergekit_yaml(pruned))
     for file, text in documents.items():
         (folder / file).write_text(text, encoding="utf-8")

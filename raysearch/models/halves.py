@@ -15,8 +15,8 @@ from __future__ import annotations
 
 import contextlib
 import functools
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any
 
@@ -68,6 +68,18 @@ class SilentModule:
         zeros = before.new_zeros(*before.shape[:-1], self.width)
         return zeros if self.container is None else self.container([zeros] + [None] * (self.length - 1))
 
+    def unchanged(self, *args: Any, **kwargs: Any) -> Any:
+        """Return the input of the module in place of its output.
+
+        Args:
+            args: The positional arguments of the call.
+            kwargs: The named arguments of the call.
+
+        Returns:
+            The argument that is its input.
+        """
+        return args[self.argument] if isinstance(self.argument, int) else kwargs[self.argument]
+
 
 @dataclass(frozen=True)
 class LayerHalves:
@@ -76,10 +88,12 @@ class LayerHalves:
     Args:
         silent: By half, the modules that return zeros while the *other* half runs alone.
         part_of: The half of each parameter and buffer of the layer, by its name within the layer.
+        norms: By half, the norms that do nothing while the other half runs alone.
     """
 
     silent: Mapping[Part, tuple[SilentModule, ...]]
     part_of: Mapping[str, Part]
+    norms: Mapping[Part, tuple[SilentModule, ...]] = field(default_factory=dict)
 
     def parts_with(self, layer: nn.Module, name: str) -> list[Part]:
         """Return the half whose modules have a tensor; empty if it belongs to the layer itself or to a norm.
@@ -94,23 +108,26 @@ class LayerHalves:
         child = getattr(layer, name.partition(".")[0], None)
         return [part for part in PARTS if any(silent.module is child for silent in self.silent[part])]
 
-    def n_parameters(self, layer: nn.Module, part: Part) -> int:
-        """Return the number of parameters of a half; parameters of neither half are counted with the MLP.
+    def names(self, names: Iterable[str], part: Part) -> list[str]:
+        """Return the names of the tensors of a half; a tensor of neither half is counted with the MLP.
 
         Args:
-            layer: The layer.
+            names: The names of tensors within the layer.
             part: The half.
 
         Returns:
-            The number.
+            Those of the half, in the same order.
         """
-        named_parameters = layer.named_parameters()
-        return sum(weights.numel() for name, weights in named_parameters if self.part_of.get(name, "mlp") == part)
+        return [name for name in names if self.part_of.get(name, "mlp") == part]
 
     @contextlib.contextmanager
     def alone(self, part: Part) -> Iterator[None]:
         """Let the layer run one of its halves alone within the context."""
-        with replaced({silent.module: silent.zeros for silent in self.silent[OTHER_PART[part]]}):
+        other_part = OTHER_PART[part]
+        forwards: dict[nn.Module, Callable[..., Any]] = {
+            norm.module: norm.unchanged for norm in self.norms.get(other_part, ())
+        }
+        with replaced(forwards | {silent.module: silent.zeros for silent in self.silent[other_part]}):
             yield
 
 
@@ -148,15 +165,22 @@ def find_halves(layer: nn.Module, convention: Convention, state: State, call: La
         "mlp": tuple(map(SilentModule.of, others)),
     }
     halves = LayerHalves(silent, {})
-    try:
-        with halves.alone("attention"):
-            between = convention.run(layer, state.clone(), call)
-        with halves.alone("mlp"):
-            after = convention.run(layer, between, call).hidden
-    except (TypeError, ValueError, AttributeError, IndexError, RuntimeError) as error:
-        return f"does not run without one of its parts ({type(error).__name__})"
-    if not torch.equal(after, run()):
-        return "computes something else than its attention, then its MLP"
+
+    output = run()
+
+    def fault_of(halves: LayerHalves) -> str | None:
+        """Return why one half and then the other are not the layer; None if they are."""
+        try:
+            with halves.alone("attention"):
+                between = convention.run(layer, state.clone(), call)
+            with halves.alone("mlp"):
+                after = convention.run(layer, between, call).hidden
+        except (TypeError, ValueError, AttributeError, IndexError, RuntimeError) as error:
+            return f"does not run without one of its parts ({type(error).__name__})"
+        return None if torch.equal(after, output) else "computes something else than its attention, then its MLP"
+
+    if (fault := fault_of(halves)) is not None:
+        return fault
     part_of: dict[str, Part] = {}
     for name, values in layer.state_dict().items():
         parts = halves.parts_with(layer, name) or _parts_that_read(halves, name, values, run)
@@ -164,7 +188,33 @@ def find_halves(layer: nn.Module, convention: Convention, state: State, call: La
             return f"uses {name} in both halves"
         if parts:
             (part_of[name],) = parts
-    return LayerHalves(silent, part_of)
+    halves = replace(halves, part_of=part_of)
+    with_norms = replace(halves, norms={part: _norms(layer, calls, part_of, part) for part in PARTS})
+    return halves if fault_of(with_norms) else with_norms
+
+
+def _norms(
+    layer: nn.Module, calls: Sequence[_ModuleCall], part_of: Mapping[str, Part], part: Part
+) -> tuple[SilentModule, ...]:
+    """Return the called modules without matrices that belong to a half.
+
+    Args:
+        layer: The layer.
+        calls: The calls of its direct children.
+        part_of: The half of each tensor, by its name within the layer.
+        part: The half.
+
+    Returns:
+        The norms.
+    """
+    names = {module: name for name, module in layer.named_children()}
+    norms = []
+    for module_call in calls:
+        prefix = f"{names[module_call.module]}."
+        parts = {part_of.get(name) for name in layer.state_dict() if name.startswith(prefix)}
+        if parts == {part} and not module_call.has_matrices:
+            norms.append(SilentModule.of(module_call))
+    return tuple(norms)
 
 
 def _run_with(layer: nn.Module, tensors: dict[str, Tensor], *args: Any, **kwargs: Any) -> Any:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -56,7 +56,7 @@ class _Masked:
     """What the masked dense model computes."""
 
     config: PreTrainedConfig  #: of the dense model
-    n_layers: int  #: the layers that stay
+    kept: KeptBlocks  #: the layers of the pruned model
     parameters: int  #: of the dense model
     generates: bool
     on_tokens: _Outputs
@@ -120,7 +120,7 @@ def prove_by_running(folder: Path, model: LocatedModel, mask: Mask, prompt: str 
     for probe, old in ((None, masked.on_tokens), (image, masked.on_image)):
         if old is None:
             continue
-        new = _Outputs.of(reloaded, stack, range(masked.n_layers), probe)
+        new = _Outputs.of(reloaded, stack, range(len(masked.kept)), probe)
         on_image = "" if probe is None else " on an image"
         gap = relative_gap(new.logits, old.logits)
         if not gap <= _LARGEST_GAP:
@@ -130,7 +130,7 @@ def prove_by_running(folder: Path, model: LocatedModel, mask: Mask, prompt: str 
                 "architecture"
             )
         gaps.append(gap)
-        if differing := [layer for layer in range(masked.n_layers) if new.handed[layer] != old.handed[layer]]:
+        if differing := [layer for layer in range(len(masked.kept)) if new.handed[layer] != old.handed[layer]]:
             raise UnsupportedModelError(
                 f"{kind} cannot be exported without {mask}: the checkpoint's layer {differing[0]} is handed another "
                 f"mask or other positions{on_image} than in the dense model{places}; choose another mask or "
@@ -207,9 +207,11 @@ def _picture() -> npt.NDArray[np.uint8]:
 
 def _outputs_on_tokens(stack: LayerStack, mask: Mask, is_quantised: bool) -> _Outputs:
     """Return what the dense model computes on tokens without a mask's layers."""
+    kept = KeptBlocks(stack.sites.blocks(mask), len(stack.layers))
     with stack.bypassed(mask) as masked:
         try:
-            return _Outputs.of(masked, stack, _compared_layers(stack, mask), None)
+            # The layer of an attention is handed the masks and positions that it reads.
+            return _Outputs.of(masked, stack, kept.layers_of("attention"), None)
         except (TypeError, ValueError, AttributeError) as error:
             if is_quantised:  # a kernel may refuse this machine
                 raise
@@ -217,14 +219,6 @@ def _outputs_on_tokens(stack: LayerStack, mask: Mask, is_quantised: bool) -> _Ou
                 f"{stack.kind} cannot be exported without {mask}: a layer that stays needs what a removed layer passes "
                 f"on ({type(error).__name__}: {first_line(error)}); choose another mask"
             ) from error
-
-
-def _compared_layers(stack: LayerStack, mask: Mask) -> tuple[int, ...]:
-    """Return, for each layer of the pruned model, the layer of the dense model that is handed the same.
-
-    That is the layer of its attention, which reads masks and positions.
-    """
-    return KeptBlocks(stack.sites.blocks(mask), len(stack.layers)).layers_of("attention")
 
 
 def _run_masked(
@@ -249,20 +243,20 @@ def _run_masked(
             detail = "it expects other shapes"
         method = quantisation.get("quant_method")
         raise CannotRunError(model.name, f"transformers cannot run its {method} weights here ({detail})") from error
-    kept_layers = _compared_layers(stack, mask)
+    kept = KeptBlocks(stack.sites.blocks(mask), len(stack.layers))
     on_image = None
     why_not_run = None
     if image is not None:
         try:
             with stack.bypassed(mask) as masked:
-                on_image = _Outputs.of(masked, stack, kept_layers, image)
+                on_image = _Outputs.of(masked, stack, kept.layers_of("attention"), image)
         except (torch.OutOfMemoryError, MemoryError):
             raise
         except Exception as error:  # whatever a model's own code raises, as for images of another size
             why_not_run = f"the dense model does not run on it ({type(error).__name__}: {first_line(error)})"
     return _Masked(
         config=copy.deepcopy(stack.model.config),
-        n_layers=len(kept_layers),
+        kept=kept,
         parameters=stack.model.num_parameters(),
         generates=why_mute(stack.model) is None,
         on_tokens=on_tokens,
@@ -284,6 +278,7 @@ def _reload(folder: Path, model: LocatedModel, masked: _Masked) -> PreTrainedMod
         UnsupportedModelError: It cannot be loaded, or lacks weights that its config describes.
     """
     kind = masked.config.model_type
+    model = replace(model, trust_remote_code=model.trust_remote_code or not masked.kept.are_complete)  # it has our code
     places = ""
     try:
         with quiet():
@@ -307,7 +302,7 @@ def _reload(folder: Path, model: LocatedModel, masked: _Masked) -> PreTrainedMod
             "another mask or architecture"
         ) from error
     reloaded: PreTrainedModel = pair[0]
-    if wrong := wrong_names(folder, masked.n_layers, pair[1]):
+    if wrong := wrong_names(folder, len(masked.kept), pair[1]):
         raise UnsupportedModelError(
             f"{kind} cannot be exported: the pruned checkpoint has other weights than its config describes "
             f"({wrong[0]} …){places}; choose another mask or architecture"

@@ -238,9 +238,10 @@ class LayerStack:
         Raises:
             UnsupportedModelError: A layer has no halves.
         """
-        attention_parameters = [
-            halves.n_parameters(layer, "attention") for layer, halves in zip(self.layers, self.halves, strict=True)
-        ]
+        attention_parameters = []
+        for layer, halves in zip(self.layers, self.halves, strict=True):
+            sizes = {name: weights.numel() for name, weights in layer.named_parameters()}
+            attention_parameters.append(sum(sizes[name] for name in halves.names(sizes, "attention")))
         kinds = [site.kind for site in self.sites]
         return Sites.of_layers(self.sites.layer_parameters, kinds, attention_parameters)
 
@@ -276,8 +277,8 @@ class LayerStack:
         """Return the weights and buffers of what a mask removes."""
         tensors = [tensor for layer in mask.layers for _, tensor in _named_tensors(self.layers[layer])]
         for layer, part in mask.halves:
-            part_of = self.halves[layer].part_of
-            tensors += [tensor for name, tensor in _named_tensors(self.layers[layer]) if part_of.get(name) == part]
+            tensors_of_layer = dict(_named_tensors(self.layers[layer]))
+            tensors += [tensors_of_layer[name] for name in self.halves[layer].names(tensors_of_layer, part)]
         return tensors
 
     def logits(self, hidden: Tensor) -> Tensor:

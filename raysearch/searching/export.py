@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from raysearch.checkpoints.card import RECORD, Evidence, export_record, gguf_card
 from raysearch.checkpoints.gguf_pruning import GGUFExport, prune_gguf
 from raysearch.checkpoints.hub import HubRepository
+from raysearch.core.space import LAYERS
 from raysearch.core.trial import Trial
 from raysearch.core.versions import VERSION
 from raysearch.errors import UserError
@@ -41,7 +42,7 @@ def export_search(
     push: HubRepository | None = None,
     ran: Mapping[str, str] | None = None,
 ) -> ExportResult:
-    """Write the model without the layers of a mask as a checkpoint.
+    """Write the model without the parts of a mask as a checkpoint.
 
     Args:
         record: The search.
@@ -118,6 +119,7 @@ def _evidence(record: SearchRecord, spec: SearchSpec, trial: Trial, model: Model
         search_id=record.search_id,
         version=VERSION,
         adapter=None if adapter is None else Path(adapter).absolute().name,
+        size=None if spec.space is LAYERS else spec.space.size_of(trial.mask),
     )
 
 
@@ -132,7 +134,7 @@ def export_search_as_gguf(
     without_adapter: bool = False,
     push: HubRepository | None = None,
 ) -> GGUFExport:
-    """Write a GGUF file without the layers of a mask; no other byte of its tensors changes.
+    """Write a GGUF file without the parts of a mask, whose tensors keep their bytes.
 
     Args:
         record: The search.
@@ -166,8 +168,7 @@ def export_search_as_gguf(
     if push is None:
         return exported
     evidence = _evidence(record, spec, trial, model)
-    sizes = (exported.source_bytes, exported.size_bytes)
-    card = gguf_card(trial.mask, info.sites, evidence, out.name, source.name, sizes, exported.build)
+    card = gguf_card(trial.mask, info.sites, evidence, exported)
     entry = export_record(trial.mask, info.sites, evidence)
     return replace(exported, url=push.send({out.name: out, "README.md": redact(card), RECORD: entry}, out))
 

@@ -173,10 +173,11 @@ class _Rehearsal(Oracle):
 
     @override
     def measure(self, statistic: Statistic) -> NDArray[np.float64]:
-        """Return the same numbers for every statistic of one number per layer, and ones for the others."""
+        """Return the same numbers for every statistic of one number per layer or half, and ones for the others."""
         self.requests.append(statistic)
         shape = statistic.shape(self._sites)
-        return np.broadcast_to(self._statistic, (1, *shape)) if len(shape) == 1 else np.ones((1, *shape))
+        numbers = np.repeat(self._statistic, 2) if statistic.is_of_halves else self._statistic
+        return np.broadcast_to(numbers, (1, *shape)) if len(shape) == 1 else np.ones((1, *shape))
 
     def _loss(self, mask: Mask) -> float:
         """Return the sum of the made-up costs of layers; an attention costs a third of its layer, an MLP the rest."""

@@ -29,7 +29,7 @@ def in_model(requests: SearchGenerator, sites: Sites) -> SearchGenerator:
         The searcher's mask as a mask of the model.
 
     Raises:
-        UserError: The searcher needs a statistic, which layers have and these sites do not.
+        UserError: The searcher needs a statistic that these sites do not have.
     """
     answer: Any = None
     try:
@@ -38,8 +38,8 @@ def in_model(requests: SearchGenerator, sites: Sites) -> SearchGenerator:
                 case Round():
                     answer = scores_of_sites((yield round_of_model(request, sites)), request, sites)
                 case Statistic():
-                    _check_statistic(request, sites)
-                    answer = statistic_of_groups(request, (yield request), sites)
+                    statistic = _statistic_for(request, sites)
+                    answer = statistic_of_sites(statistic, (yield statistic), sites)
                 case Remark():
                     answer = yield request
     except StopIteration as stop:
@@ -77,33 +77,56 @@ def scores_of_sites(scores: Scores, proposed: Round, sites: Sites) -> Scores:
     return Scores(proposed, {mask: scores.outcomes[sites.mask_of(mask)] for mask in proposed.masks})
 
 
-def _check_statistic(statistic: Statistic, sites: Sites) -> None:
-    """Refuse a statistic of sites that are not whole layers."""
-    if any(len(site.halves) % 2 or site.halves[0].part == "mlp" for site in sites):
-        raise UserError(
-            f"this searcher needs a statistic of whole layers ({statistic}), which halves of layers do not have; use "
-            "space=layers, or a searcher that needs losses alone, such as greedy, beam or one-shot"
-        )
-
-
-def statistic_of_groups(statistic: Statistic, values: NDArray[np.float64], groups: Sites) -> NDArray[np.float64]:
-    """Return a statistic of layers as a statistic of groups.
-
-    A distance between two hidden states is that between the states at the ends of groups. Any other statistic is the
-    sum over the layers of a group. That is exact for sums over weights. For gradients of gates it is the derivative by
-    a gate of the whole group, so the same first-order change of the loss. For Block Influence it is the turn of the
-    hidden state added up layer by layer, a score only.
+def _statistic_for(statistic: Statistic, sites: Sites) -> Statistic:
+    """Return the statistic of layers or of halves from which that of sites follows.
 
     Args:
-        statistic: The statistic.
-        values: Its values, [S, N] or [S, N + 1, N + 1] for N layers.
-        groups: The groups, G of them.
+        statistic: The statistic that a searcher requests.
+        sites: The sites that the searcher removes.
+
+    Returns:
+        That of layers if all sites are layers or groups of layers; else that of halves.
+
+    Raises:
+        UserError: The statistic compares hidden states, and other halves stay between neighbouring sites.
+    """
+    halves = {half for site in sites for half in site.halves}
+    if all(site.halves[0].part == "attention" and len(site.halves) % 2 == 0 for site in sites):
+        return statistic
+    if statistic.is_of_depths and len(halves) < 2 * sites.n_layers:
+        raise UserError(
+            f"this searcher compares the hidden states before and after neighbouring sites ({statistic}), between "
+            "which other halves of layers stay in this space; use space=layers, pairs or halves, or another searcher"
+        )
+    return statistic.of_halves
+
+
+def statistic_of_sites(statistic: Statistic, values: NDArray[np.float64], sites: Sites) -> NDArray[np.float64]:
+    """Return a statistic of layers or of halves as a statistic of sites.
+
+    A distance is that between the hidden states at the ends of consecutive sites. Any other statistic is the sum over
+    the layers or the halves of a site. That is exact for sums over weights. For gradients of gates it is the derivative
+    by a gate of the whole site, so the same first-order change of the loss. For Block Influence it is the turn of the
+    hidden state added up step by step, a score only.
+
+    Args:
+        statistic: The statistic, of layers if the sites are layers or groups of them; else of halves.
+        values: Its values, [S, P] or [S, P + 1, P + 1] for P layers or halves.
+        sites: The sites, G of them; those of halves have as many halves each.
 
     Returns:
         The values, [S, G] or [S, G + 1, G + 1].
     """
-    starts = [site.halves[0].layer for site in groups]
-    if statistic.shape(groups) == (len(groups),):
-        return np.add.reduceat(values, starts, axis=1)
-    ends = [*starts, groups.n_layers]
-    return values[:, ends][:, :, ends]
+    if not statistic.is_of_halves:
+        starts = [site.halves[0].layer for site in sites]
+        ends = [*starts, sites.n_layers]
+        return values[:, ends][:, :, ends] if statistic.is_of_depths else np.add.reduceat(values, starts, axis=1)
+    positions = np.array([[half.position for half in site.halves] for site in sites])
+    if not statistic.is_of_depths:
+        return values[:, positions].sum(axis=2)
+    n_halves = 2 * sites.n_layers
+    depths = np.array([*positions[:, 0], n_halves])
+    numbers = np.arange(len(depths))
+    # Overlapping sites are not consecutive, so k sites from a depth on end k times the width of a site later.
+    ends_of_windows = depths[:, None] + positions.shape[1] * (numbers - numbers[:, None])
+    return values[:, depths[:, None], ends_of_windows.clip(0, n_halves)]

@@ -154,14 +154,14 @@ class SearcherSuite:
         assert masks == [[*proposed.masks] for proposed in rounds]
 
     def test_searches_every_space(self) -> None:
-        """The search ends with a legal mask in every space; or it needs a statistic, which halves do not have."""
+        """The search ends with a legal mask in every space; or it needs distances, which single halves do not have."""
         for space in SPACES.values():
             problem = Problem.create(8, 3, protect=[0, "4m"], space=space)
             loss = additive_loss(problem, seed=17)
             try:
                 best, _ = self.drive(loss, problem=problem)
             except UserError as error:
-                assert "needs a statistic of whole layers" in str(error)
+                assert "compares the hidden states before and after neighbouring sites" in str(error)
                 continue
             assert problem.is_solved_by(best)
             if not problem.has_overlaps and self.make_searcher().solves_additive:
@@ -170,7 +170,7 @@ class SearcherSuite:
     def test_fills_a_space_of_pairs(self) -> None:
         """The searcher can remove as many pairs as there are without a common half."""
         problem = Problem.create(6, "auto", protect=[2], space=SPACES["pairs"])
-        with suppress(UserError):  # it needs a statistic, or no run of pairs is so long
+        with suppress(UserError):  # no run of pairs is so long
             best, _ = self.drive(additive_loss(problem, seed=18), problem=problem)
             assert best == Mask.of(0, 1, 3, 4, 5)
 
@@ -203,11 +203,12 @@ class ToyOracle(Oracle):
     @override
     def measure(self, statistic: Statistic) -> NDArray[np.float64]:
         sites = self._problem.sites.layers
-        costs = np.array([self._loss(mask) for mask in sites.singles]) - self._loss(Mask())
+        parts = sites.parts if statistic.is_of_halves else sites.sites
+        costs = np.array([self._loss(Mask.of_halves(part.halves)) for part in parts]) - self._loss(Mask())
         costs = np.where(np.isnan(costs), 1e3, costs)
-        if statistic is Statistic.GATE_GRADIENTS:
+        if statistic.of_layers is Statistic.GATE_GRADIENTS:
             return -costs[None]
-        if statistic.shape(sites) == (len(sites),):
+        if not statistic.is_of_depths:
             return costs[None]
         depth = np.concatenate([[0.0], np.cumsum(costs)])
         return np.abs(depth[:, None] - depth)[None]

@@ -275,6 +275,7 @@ def test_vllm_has_room_for_the_layers_that_are_left(world: World) -> None:
     block_bytes = kv_cache_in("vllm", info, 128, 1, 128).size_without(Mask(), info.sites)
     assert room(Mask()) == (3 * (2 + 1) + 1) * block_bytes
     assert room(Mask.of(0, 1)) == room(Mask()) * (info.sites.n_layers - 2) // info.sites.n_layers
+    assert room(Mask.of("0a", "1m", "2a")) == room(Mask.of(0, 1)), "only attentions have a cache"
     assert VLLM().memory_note(info, options) == ""
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -46,58 +48,74 @@ def silenced(checkpoint: Path, *parts: int | str) -> np.ndarray[Any, Any]:
     model: Any = AutoModelForCausalLM.from_pretrained(
         checkpoint, dtype=torch.float32, attn_implementation="eager"
     ).eval()
-    with torch.inference_mode():
-        for half in Mask.of(*parts).all_halves:
-            layer = model.model.layers[half.layer]
-            if half.part == "attention":
-                tensors = [*layer.self_attn.o_proj.parameters()]
-            elif hasattr(layer.mlp, "experts"):
-                tensors = [layer.mlp.experts.down_proj]
-            else:
-                tensors = [*layer.mlp.down_proj.parameters()]
-            for values in tensors:
-                values.zero_()
+    with torch.inference_mode(), silent(model, Mask.of(*parts)):
         return torch.log_softmax(model(torch.tensor([TOKENS])).logits[0, -1].double(), -1).numpy()
 
 
-def silenced_file(file: Path, *parts: int | str) -> Path:
-    """Write a GGUF file of all layers, in which the halves return zeros, and return it."""
+@contextmanager
+def silent(model: Any, mask: Mask) -> Iterator[None]:
+    """Let the halves of a mask return zeros within the context, in a model whose layers are named as those of Llama."""
+    with ExitStack() as hooks:
+        for half in mask.all_halves:
+            layer = model.model.layers[half.layer]
+            module = layer.self_attn.o_proj if half.part == "attention" else layer.mlp
+            hooks.callback(module.register_forward_hook(lambda *call: call[-1] * 0).remove)
+        yield
+
+
+def silent_file(file: Path, mask: Mask, out: Path) -> Path:
+    """Write a GGUF file of all layers, in which the halves of a mask return zeros, and return it."""
     names = {
-        f"blk.{half.layer}.{'attn_output' if half.part == 'attention' else 'ffn_down'}"
-        for half in Mask.of(*parts).all_halves
+        f"blk.{half.layer}.{'attn_output' if half.part == 'attention' else 'ffn_down'}" for half in mask.all_halves
     }
-    return rewritten(file, "silenced", lambda name, values: values * 0 if name.rpartition(".")[0] in names else values)
+
+    def change(tensor: Any) -> tuple[Any, Any]:
+        is_silent = tensor.name.rpartition(".")[0] in names
+        return tensor.data * 0 if is_silent else tensor.data, tensor.tensor_type
+
+    return rewritten(file, out, change)
 
 
 def quantised(file: Path, quantisation: str) -> Path:
     """Write a GGUF file whose matrices are quantised, as far as their rows are whole blocks, and return it."""
-    return rewritten(file, quantisation, lambda _, values: values, gguf.GGMLQuantizationType[quantisation])
+    kind = gguf.GGMLQuantizationType[quantisation]
+
+    def change(tensor: Any) -> tuple[Any, Any]:
+        if tensor.data.ndim == 1 or tensor.data.shape[-1] % 32:
+            return tensor.data, tensor.tensor_type
+        return gguf.quants.quantize(tensor.data, kind), kind
+
+    return rewritten(file, file.with_name(f"{file.stem}-{quantisation}.gguf"), change)
 
 
-def rewritten(file: Path, suffix: str, change: Any, matrices: Any = None) -> Path:
+def dequantised(file: Path, out: Path) -> Path:
+    """Write a GGUF file whose tensors are float32, and return it."""
+
+    def change(tensor: Any) -> tuple[Any, Any]:
+        return gguf.quants.dequantize(tensor.data, tensor.tensor_type), gguf.GGMLQuantizationType.F32
+
+    return rewritten(file, out, change)
+
+
+def rewritten(file: Path, out: Path, change: Callable[[Any], tuple[Any, Any]]) -> Path:
     """Write a GGUF file with changed tensors.
 
     Args:
         file: The file.
-        suffix: A suffix for the name of the new file.
-        change: Returns the stored array of a tensor by its name and its stored array.
-        matrices: The quantisation of matrices of float32; None to leave them.
+        out: The new file.
+        change: Returns the stored array and the quantisation of a tensor of gguf's reader.
 
     Returns:
         The new file.
     """
     reader = gguf.GGUFReader(file)
-    out = file.with_name(f"{file.stem}-{suffix}.gguf")
     writer = gguf.GGUFWriter(out, reader.fields["general.architecture"].contents())
     for name, stored in reader.fields.items():
         if not name.startswith("GGUF.") and name != "general.architecture":
             kind, *item_kinds = stored.types
             writer.add_key_value(name, stored.contents(), kind, item_kinds[0] if item_kinds else None)
     for tensor in reader.tensors:
-        values = change(tensor.name, tensor.data)
-        kind = tensor.tensor_type
-        if matrices is not None and values.ndim > 1 and values.shape[-1] % 32 == 0:
-            values, kind = gguf.quants.quantize(values, matrices), matrices
+        values, kind = change(tensor)
         writer.add_tensor(tensor.name, np.ascontiguousarray(values), raw_dtype=kind)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()

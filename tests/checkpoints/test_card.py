@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 import transformers
 import yaml
 
 from raysearch.checkpoints.card import Evidence, Pruned, gguf_card, mergekit_yaml, model_card, verified_text
+from raysearch.checkpoints.gguf_pruning import GGUFExport
 from raysearch.checkpoints.runtimes import LLAMA_CPP, MLX, VLLM, Reading
 from raysearch.core.mask import Mask
 from raysearch.core.measure import PERPLEXITY, Measure
@@ -30,6 +32,9 @@ EVIDENCE = Evidence(
     version="0.1.0",
 )
 PRUNED = Pruned(Mask.of(1, 2, 5), Sites.of_equal_layers(8), 1000, 625, "bfloat16", "owner/name")
+
+
+GGUF = GGUFExport(Path("pruned.gguf"), Path("dense.gguf"), 7, 8, 10, "llama", EVIDENCE.search_id)
 
 
 def test_the_mergekit_recipe_keeps_the_same_layers() -> None:
@@ -89,6 +94,21 @@ def test_the_card_shows_the_readout_of_the_loss() -> None:
 
 def test_the_card_of_a_gguf_file_names_the_build_that_reads_it() -> None:
     for build, head in ((None, "| llama.cpp"), (11040, "| llama.cpp, build b11040 or newer")):
-        card = gguf_card(Mask.of(1), Sites.of_equal_layers(8), EVIDENCE, "pruned.gguf", "dense.gguf", (10, 8), build)
+        card = gguf_card(Mask.of(1), Sites.of_equal_layers(8), EVIDENCE, replace(GGUF, build=build))
         assert f"\n{head} | the rules of {LLAMA_CPP.version} | `llama-cli -m pruned.gguf` |\n" in card
         assert ("| Ollama |" in card, "Older builds of llama.cpp" in card) == (build is None, build is not None)
+
+
+def test_the_card_of_a_gguf_file_tells_which_halves_are_in_it() -> None:
+    export = replace(GGUF, architecture="deci", changes=("The rows have another order.",))
+    card = gguf_card(Mask.of("1m", "2a", "4a"), Sites.of_equal_layers(8), EVIDENCE, export)
+    for part in (
+        "# tiny without 3 of the 16 halves of its layers, as a GGUF file",
+        "**`{1m,2a,4a}`** (0-based; a number with `a` is the attention",
+        "in dense.gguf. The rows have another order. The terms of use",
+        "| 1 | 1 | 2 |\n| 3 | none | 4 |\n\n",
+        "| layers | 8 | 7 |",
+        "| llama.cpp, architecture deci, since December 2024 | the rules of",
+    ):
+        assert part in card, part
+    assert "| Ollama |" not in card

@@ -25,6 +25,7 @@ from tests.models.conftest import write_llama
 from tests.sentences import Sentences
 
 MASK = Mask.of(1, 2)
+PAIR = Mask.of("1m", "2a")
 LINEAR = ("q_proj", "k_proj", "o_proj", "down_proj")
 
 
@@ -34,11 +35,15 @@ def change(name: str) -> bool:
 
 
 def healed(
-    source: Path, trains: Callable[[str], bool] = change, size: float = 0.1
+    source: Path, trains: Callable[[str], bool] = change, size: float = 0.1, mask: Mask = MASK
 ) -> tuple[HealedGGUF, PreTrainedModel]:
-    """Write the file without two layers, trained by random numbers. Return the file and the trained model."""
+    """Write the file without a mask, trained by random numbers. Return the file and the trained model."""
     dense = load_model(locate(ModelSpec("tiny", str(source), dtype="float32", attention="eager")))
-    model = remove_layers(LayerStack(dense), MASK)
+    if mask == PAIR:
+        layers: Any = dense.model.layers
+        for name in ("mlp", "post_attention_layernorm"):
+            setattr(layers[1], name, getattr(layers[2], name))
+    model = remove_layers(LayerStack(dense), Mask.of(2) if mask == PAIR else mask)
     folder = source.parent
     generator = torch.Generator().manual_seed(1)
     model.save_pretrained(folder / "pruned")
@@ -49,7 +54,7 @@ def healed(
     model.save_pretrained(folder / "healed")
     file = heal_gguf(
         source,
-        MASK,
+        mask,
         folder / "healed.gguf",
         pruned=folder / "pruned",
         healed=folder / "healed",
@@ -80,6 +85,13 @@ def test_llama_cpp_computes_the_trained_model(architecture: str, quantised: bool
     gap = np.abs(computed - expected).max()
     effect_of_training = np.abs(log_p(pruned.eval()) - expected).max()
     assert gap < (0.15 if quantised else 5e-3) < 1.0 < effect_of_training, (gap, effect_of_training)
+
+
+@pytest.mark.slow
+def test_llama_cpp_computes_the_trained_model_without_a_pair(tmp_path: Path) -> None:
+    done, model = healed(write_llama(tmp_path / "dense.gguf"), mask=PAIR)
+    assert (done.file.n_layers, done.trained) == (3, 3 * 5)
+    assert np.abs(by_llama_cpp(done.file.out) - log_p(model)).max() < 5e-3
 
 
 def test_trained_tensors_keep_their_quantisation_and_others_their_bytes(tmp_path: Path) -> None:

@@ -284,6 +284,14 @@ def test_the_lines_of_a_gguf_file_name_the_build_that_reads_it() -> None:
     assert "Ollama: " not in ollama
 
 
+def test_the_lines_of_a_gguf_file_without_some_attentions_name_its_architecture() -> None:
+    done = GGUFExport(Path("p.gguf"), Path("d.gguf"), 7, 8, 10, "deci", "greedy-m1-00000000", changes=("A.", "B."))
+    _, same, llama, ollama = gguf_lines(done, Path("p.gguf"), public=False)
+    assert same == "Every remaining tensor has the same bytes as in d.gguf. A. B."
+    assert llama == "llama.cpp (architecture deci, since December 2024): llama-cli -m p.gguf"
+    assert ollama.startswith("Ollama runs it if ")
+
+
 def test_the_lines_of_a_gguf_file_mention_the_parts_of_its_source() -> None:
     for source, text in (("d.gguf", "d.gguf"), ("d-00001-of-00003.gguf", "d-00001-of-00003.gguf and the other parts")):
         done = GGUFExport(Path("p.gguf"), Path(source), 7, 8, 10, "gemma3", "greedy-m1-00000000")

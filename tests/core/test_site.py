@@ -36,6 +36,17 @@ def test_masks_of_as_many_layers_of_each_kind_are_equally_fast():
     assert windows.by_kind([3, 0, 2]) == {1: [3], 0: [0, 2]}
 
 
+def test_masks_of_as_many_halves_of_each_kind_are_equally_fast():
+    equal = Sites.of_equal_layers(5)
+    assert equal.of_same_speed(Mask.of("1m", "2a")) == equal.of_same_speed(Mask.of(1)) == Mask.of(4)
+    assert equal.of_same_speed(Mask.of("0a", 1, "3a")) == equal.of_same_speed(Mask.of(0, "2a", "3a"))
+    assert equal.of_same_speed(Mask.of("0a", 1, "3a")) == Mask.of("2a", "3a", 4)
+    windows = Sites.of_layers([100] * 4, kinds=[0, 1, 0, 1], attention_parameters=[25] * 4)
+    assert (
+        windows.of_same_speed(Mask.of("0m", "1a")) == windows.of_same_speed(Mask.of("0m", "3a")) == Mask.of("2m", "3a")
+    )
+
+
 def test_a_mask_of_halves_removes_their_parameters_and_cost():
     sites = Sites.of_layers([100, 200], attention_parameters=[25, 100])
     mask = Mask.of("0a", "1m")

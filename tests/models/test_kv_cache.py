@@ -92,4 +92,6 @@ def test_a_cache_that_is_not_of_layers_is_refused(sentences: Sentences) -> None:
 
 def test_a_mask_removes_the_bytes_of_its_layers() -> None:
     cache = KvCache((10, 20, 30), n_tokens=1, n_sequences=1)
-    assert [cache.size_without(mask, Sites.of_equal_layers(3)) for mask in (Mask(), Mask.of(0, 2))] == [60, 20]
+    sizes = {mask: cache.size_without(mask, Sites.of_equal_layers(3)) for mask in (Mask(), Mask.of(0, 2))}
+    assert [*sizes.values()] == [60, 20]
+    assert cache.size_without(Mask.of("0m", "1a", "2m"), Sites.of_equal_layers(3)) == 40, "only attentions have a cache"

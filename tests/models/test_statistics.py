@@ -179,3 +179,63 @@ def test_samples_are_independent():
     for statistic in (statistic for statistic in Statistic if statistic.by_sample):
         halves = measured(statistic, stack, [BATCH.samples(0, 1), BATCH.samples(1, 3)])
         np.testing.assert_allclose(halves, measured(statistic, stack), rtol=1e-4)
+
+
+#: The modules of the two halves of a layer of Gemma 2 whose outputs are added to the hidden state.
+LAST_MODULES = ("post_attention_layernorm", "post_feedforward_layernorm")
+
+
+@contextlib.contextmanager
+def gated_halves(layers, gates):
+    """Scale what each half adds by a gate, in layers whose modules are known; gates are [B, 2 N]."""
+    with contextlib.ExitStack() as hooks:
+        for index, layer in enumerate(layers):
+            for place, name in enumerate(LAST_MODULES):
+                gate = gates[:, 2 * index + place, None, None]
+                module = layer.get_submodule(name)
+                hooks.callback(module.register_forward_hook(lambda *call, gate=gate: gate * call[2]).remove)
+        yield
+
+
+def test_statistics_of_halves_are_those_of_plain_hidden_states_and_autograd():
+    """In a model of which the test knows the halves: between them is the input of the norm before the MLP."""
+    stack = LayerStack(FAMILIES["gemma2"]())
+    states = []
+    with contextlib.ExitStack() as hooks:
+        for layer in stack.layers:
+            for name in ("input_layernorm", "pre_feedforward_layernorm"):
+                module = layer.get_submodule(name)
+                hook = module.register_forward_pre_hook(lambda module, args: states.append(args[0].double()))
+                hooks.callback(hook.remove)
+        norm = stack.model.get_submodule("model.norm")
+        hooks.callback(norm.register_forward_pre_hook(lambda module, args: states.append(args[0].double())).remove)
+        plain_losses(stack.model)
+    influence = measured(Statistic.BLOCK_INFLUENCE_HALVES, stack)
+    distances = measured(Statistic.ANGULAR_DISTANCE_LAST_HALVES, stack)
+    layer_distances = measured(Statistic.ANGULAR_DISTANCE_LAST, stack)
+    for sample, length in enumerate(REAL.sum(1)):
+        for index in range(2 * N_LAYERS):
+            before, after = (state[sample, :length] for state in states[index : index + 2])
+            cosines = functional.cosine_similarity(before, after, dim=-1)
+            assert influence[sample, index] == pytest.approx(float(1 - cosines.mean()), rel=1e-4, abs=1e-6)
+            angle = float(cosines[-1].arccos()) / np.pi
+            assert distances[sample, index, index + 1] == pytest.approx(angle, rel=1e-4, abs=1e-6)
+    np.testing.assert_allclose(distances[:, ::2, ::2], layer_distances, atol=1e-12)
+
+    gates = torch.ones(3, 2 * N_LAYERS, requires_grad=True)
+    with gated_halves(stack.layers, gates):
+        (expected,) = torch.autograd.grad(plain_losses(stack.model).sum(), gates)
+    expected /= torch.tensor(SCORED.sum(1))[:, None]
+    gradients = measured(Statistic.GATE_GRADIENTS_HALVES, stack)
+    np.testing.assert_allclose(gradients, expected, rtol=1e-3, atol=1e-5 * float(expected.abs().max()))
+
+
+def test_sums_over_the_weights_of_halves_add_up_to_those_of_layers():
+    stack = LayerStack(FAMILIES["gemma2"]())
+    for statistic in (Statistic.MAGNITUDE_L1, Statistic.MAGNITUDE_L2, Statistic.TAYLOR):
+        of_halves = measured(statistic.of_halves, stack)
+        np.testing.assert_allclose(of_halves.reshape(1, N_LAYERS, 2).sum(2), measured(statistic, stack), rtol=1e-4)
+    attention = [*stack.layers[0].get_submodule("self_attn").parameters()]
+    norms = [stack.layers[0].get_submodule(name).weight for name in ("input_layernorm", "post_attention_layernorm")]
+    expected = sum(weight.double().abs().sum().item() for weight in [*attention, *norms])
+    assert measured(Statistic.MAGNITUDE_L1_HALVES, stack)[0, 0] == pytest.approx(expected, rel=1e-6)

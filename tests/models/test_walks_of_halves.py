@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
+import pytest
 import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
@@ -140,23 +141,30 @@ def test_the_cache_of_a_layer_goes_with_its_attention() -> None:
     assert_each(["llama", "gemma3_text", "deepseek_v3", "falcon_h1", "gpt_oss"], check)
 
 
-def test_a_bypassed_half_does_not_run() -> None:
+def test_a_bypassed_half_does_not_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The norms of the half do nothing, either."""
+    norm = type(FAMILIES["gemma2"]().get_submodule("model.norm"))
+    run_norm = norm.forward
     model = FAMILIES["gemma2"]()
     stack = LayerStack(model)
+    names = {module: name for name, module in stack.layers[1].named_modules()}
+    called: set[str] = set()
+
+    def note(module: nn.Module, *args: Any) -> Any:
+        called.add(names.get(module, ""))
+        return run_norm(module, *args)
+
     assert stack.halves, "they have been found, so that layers run no more for that"
-    layer: Any = stack.layers[1]
-    called: list[str] = []
-    for name, module in layer.named_modules():
-        module.register_forward_hook(lambda *_, name=name: called.append(name.rpartition(".")[2]))
-    with stack.bypassed(Mask.of("1a")):
-        plain(model)
-    assert "up_proj" in called
-    assert "q_proj" not in called
-    called.clear()
-    with stack.bypassed(Mask.of("1m")):
-        plain(model)
-    assert "q_proj" in called
-    assert "up_proj" not in called
+    monkeypatch.setattr(norm, "forward", note)
+    for name in ("self_attn.q_proj", "mlp.up_proj"):
+        stack.layers[1].get_submodule(name).register_forward_hook(lambda *_, name=name: called.add(name))
+    of_attention = {"self_attn.q_proj", "input_layernorm", "post_attention_layernorm"}
+    of_mlp = {"mlp.up_proj", "pre_feedforward_layernorm", "post_feedforward_layernorm"}
+    for mask, expected in ((Mask(), of_attention | of_mlp), (Mask.of("1a"), of_mlp), (Mask.of("1m"), of_attention)):
+        called.clear()
+        with stack.bypassed(mask):
+            plain(model)
+        assert called - {""} == expected, mask
 
 
 def test_removed_tensors_are_those_of_the_half() -> None:

@@ -16,7 +16,8 @@ if __name__ == "__main__":
     sampling = SamplingParams(temperature=0, max_tokens=request["n_tokens"], ignore_eos=True)
     for folder in request["folders"]:
         try:
-            model = LLM(folder, dtype="float32", enforce_eager=True, max_model_len=256, max_num_seqs=1)
+            options = {"dtype": "float32", "enforce_eager": True, "max_model_len": 256, "max_num_seqs": 1}
+            model = LLM(folder, trust_remote_code=True, **options)
             (answer,) = model.generate({"prompt_token_ids": request["prompt"]}, sampling, use_tqdm=False)
             tokens: list[int] | str = list(answer.outputs[0].token_ids)
         except Exception as error:  # the other models still run
