@@ -52,6 +52,7 @@ class RecoveryEvidence:
         left_out: The number of rows that were left out, by the reason.
         training: The training.
         version: The version of raysearch.
+        size: The size of the mask, as ``remove=`` counts it; None for the number of its layers.
     """
 
     recovery_id: str
@@ -65,6 +66,7 @@ class RecoveryEvidence:
     left_out: Mapping[str, int]
     training: Training
     version: str
+    size: int | None = None
 
     @property
     def sites(self) -> Sites:
@@ -222,7 +224,7 @@ def write_card(
         }
         for three in numbers
     }
-    record = {
+    record: dict[str, Any] = {
         "recovery_id": evidence.recovery_id,
         "mask": mask,
         "n_layers_dense": evidence.n_layers_dense,
@@ -230,6 +232,8 @@ def write_card(
         "assessed": assessed,
         "not_replaced": not_replaced,
     }
+    if evidence.size is None:
+        del record["evidence"]["size"]
     card = render_card(
         Path(__file__).with_name("card.md.j2"),
         evidence=evidence,

@@ -26,6 +26,7 @@ from raysearch.checkpoints.kept_blocks import KeptBlocks
 from raysearch.core.digest import digest
 from raysearch.core.mask import Mask
 from raysearch.core.paths import write_atomically
+from raysearch.core.space import LAYERS
 from raysearch.core.versions import VERSION
 from raysearch.errors import UserError
 from raysearch.evaluation.pool import Pool, opening
@@ -289,6 +290,7 @@ def heal(
         observer.assessing("training: loading the model, then step 1")
         training = train(setup, spec.cluster, on_progress=observer.assessing, warn=observer.warn)
     evidence = RecoveryEvidence(
+        size=None if recovery.search.space is LAYERS else recovery.size,
         recovery_id=recovery.name,
         search_id=record.search_id,
         model=recovery.search.evaluation.model.label,
