@@ -7,7 +7,7 @@ MODEL is smollm2-135m, or a path. If it is stopped, the same command continues. 
 
     search   paths-NAME.csv     for each draw of windows, searcher and space, the best mask of each size
     heldout  heldout-NAME.csv   the loss of these masks on other text
-    assess   assessed-NAME.csv  accuracies, the arithmetic probe and perplexities of masks that save as much as layers do
+    assess   assessed-NAME.csv  accuracies, the arithmetic probe and perplexities of masks that save as much as layers
 """
 
 from __future__ import annotations
