@@ -182,13 +182,14 @@ def runtime_values(readings: Sequence[Reading], name: str, was_run: bool) -> dic
     return {"runtimes": rows, "refusals": refusals, "has_code": any(reading.has_code for reading in readings)}
 
 
-def verified_text(max_logit_difference: float | None, not_run: str | None) -> str:
+def verified_text(max_logit_difference: float | None, not_run: str | None, has_code: bool = False) -> str:
     """Return how an exported checkpoint was compared with the masked dense model, as a sentence.
 
     Args:
         max_logit_difference: The largest difference of their logits, relative to the largest |logit|; None if only the
             files were compared.
         not_run: Why they were not run, as a clause; None if they were run.
+        has_code: Whether raysearch has written code into the checkpoint, which transformers has run.
 
     Returns:
         The sentence.
@@ -198,8 +199,9 @@ def verified_text(max_logit_difference: float | None, not_run: str | None) -> st
             f"The model was not run, since {not_run}. Every tensor was compared with its source, byte by byte, and the "
             "weights belong to the model that transformers builds from the config."
         )
+    transformers = "transformers with its code" if has_code else "plain transformers"
     return (
-        "The checkpoint was loaded by plain transformers and compared with the masked dense model; largest logit "
+        f"The checkpoint was loaded by {transformers} and compared with the masked dense model; largest logit "
         f"difference {max_logit_difference:.2g}."
     )
 

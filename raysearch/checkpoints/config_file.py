@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from huggingface_hub.errors import StrictDataclassError
 
-from raysearch.checkpoints.checkpoint import CONFIG
+from raysearch.checkpoints.checkpoint import CONFIG, read_json
 from raysearch.checkpoints.config_rules import cut_image_layers, rules_of_place, shrink_config
 from raysearch.checkpoints.kept_blocks import KeptBlocks
 from raysearch.errors import UnsupportedModelError
@@ -82,8 +82,9 @@ def write_pruned_config(
             for name, value in cut_image_layers(vars(expected), kept).items():
                 setattr(expected, name, value)
         else:
-            trust_remote_code = True  # the checkpoint's code is raysearch's
             expected = _with_blocks(folder, config, dense)
+            _keep_tokenizer_class(folder, source, trust_remote_code)
+            trust_remote_code = True  # the checkpoint's code is raysearch's
         differing = write_config(folder, config, expected, predicts=predicts, trust_remote_code=trust_remote_code)
     except (
         StrictDataclassError,
@@ -116,6 +117,29 @@ def _with_blocks(folder: Path, config: Mapping[str, Any], dense: PreTrainedConfi
         if not name.startswith("_") and name not in _OF_THE_EXPORT and hasattr(expected, name):
             setattr(expected, name, value)
     return expected
+
+
+def _keep_tokenizer_class(folder: Path, source: Path, trust_remote_code: bool) -> None:
+    """Name the class of the tokenizer in its config if transformers would choose another one for the new model type.
+
+    Args:
+        folder: The checkpoint with its config.
+        source: The folder of the dense model.
+        trust_remote_code: Whether code of the dense model may run.
+    """
+    from transformers import AutoTokenizer
+
+    file = folder / "tokenizer_config.json"
+    if not file.is_file():
+        return
+    try:
+        expected = AutoTokenizer.from_pretrained(source, trust_remote_code=trust_remote_code)
+    except (OSError, ValueError):  # the dense model has no tokenizer either
+        return
+    name = type(expected).__name__
+    if name != type(AutoTokenizer.from_pretrained(folder, trust_remote_code=True)).__name__:
+        named = read_json(file) | {"tokenizer_class": name}
+        file.write_text(json.dumps(named, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
 
 
 def write_config(

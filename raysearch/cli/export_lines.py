@@ -33,11 +33,13 @@ def checkpoint_lines(export: ExportResult, out: Path, prompt: str | None, public
     """
     size = f"{export.parameters / 1e6:,.1f} M parameters"
     size_dense = f"{export.parameters_dense / 1e6:,.1f} M parameters"
+    has_code = any(reading.has_code for reading in export.readings)
+    transformers = "transformers and the code in it (trust_remote_code=True)" if has_code else "plain transformers"
     lines = [
         f"Wrote {out}: {export.n_layers} layers, {size} instead of {size_dense}.",
         f"It was not run, since {export.not_run}; every tensor was compared with its source, byte by byte."
         if export.max_logit_difference is None
-        else f"Reloaded with plain transformers; largest logit difference {export.max_logit_difference:.2g}.",
+        else f"Reloaded with {transformers}; largest logit difference {export.max_logit_difference:.2g}.",
         *([] if export.image_text is None else [export.image_text]),
         *_runtime_lines(export.readings, out),
         *_pushed(export.url, public),

@@ -328,12 +328,14 @@ def _write_documents(
         source: The folder of the dense model, whose card names the licence.
         runtimes: What each runtime but transformers would run.
     """
+    has_code = any(reading.has_code for reading in runtimes)
+    verified = verified_text(proof.max_logit_difference, proof.not_run, has_code)
     card = model_card(
         pruned,
         evidence,
         name,
         tokenizer=proof.has_tokenizer,
-        verified=" ".join(filter(None, [verified_text(proof.max_logit_difference, proof.not_run), proof.image_text])),
+        verified=" ".join(filter(None, [verified, proof.image_text])),
         was_run=proof.not_run is None,
         readings=runtimes,
         auto_class=proof.auto_class,

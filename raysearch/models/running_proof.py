@@ -108,12 +108,14 @@ def prove_by_running(folder: Path, model: LocatedModel, mask: Mask, prompt: str 
         UnsupportedModelError: The checkpoint cannot be loaded, or is another model, or the layers that stay do not run.
     """
     tokenizer = _tokenizer(model, prompt)
-    _check_tokenizer(folder, model, tokenizer)
     image, why_no_image = _image_probe(model)
     masked = _run_masked(model, mask, tokenizer, prompt, image)  # the dense model is freed before the next line
     why_no_image = why_no_image or masked.why_not_run
     kind = masked.config.model_type
-    reloaded = _reload(folder, model, masked)
+    # The code of a checkpoint whose layers lack a half is raysearch's.
+    exported = replace(model.at(folder), trust_remote_code=model.trust_remote_code or not masked.kept.are_complete)
+    _check_tokenizer(exported, tokenizer)
+    reloaded = _reload(exported, masked)
     places = rules_of_place(masked.config.get_text_config(), reloaded.config.get_text_config())
     stack = LayerStack(reloaded)
     gaps = []
@@ -166,15 +168,15 @@ def _tokenizer(model: LocatedModel, prompt: str | None) -> PreTrainedTokenizerBa
         return None
 
 
-def _check_tokenizer(folder: Path, model: LocatedModel, tokenizer: PreTrainedTokenizerBase | None) -> None:
+def _check_tokenizer(exported: LocatedModel, tokenizer: PreTrainedTokenizerBase | None) -> None:
     """Refuse a checkpoint whose tokenizer is not the dense model's."""
     if tokenizer is None:
         return
-    written = load_tokenizer(model.at(folder))
+    written = load_tokenizer(exported)
     if tokenizer_fingerprint(written) != tokenizer_fingerprint(tokenizer):
         raise UnsupportedModelError(
-            f"model={model.name} cannot be exported: its tokenizer would read texts otherwise; use another checkpoint "
-            "of it"
+            f"model={exported.name} cannot be exported: its tokenizer would read texts otherwise; use another "
+            "checkpoint of it"
         )
 
 
@@ -266,29 +268,27 @@ def _run_masked(
     )
 
 
-def _reload(folder: Path, model: LocatedModel, masked: _Masked) -> PreTrainedModel:
+def _reload(exported: LocatedModel, masked: _Masked) -> PreTrainedModel:
     """Load an exported checkpoint by plain transformers.
 
     Args:
-        folder: The checkpoint.
-        model: The dense model.
+        exported: The checkpoint.
         masked: The masked dense model.
 
     Raises:
         UnsupportedModelError: It cannot be loaded, or lacks weights that its config describes.
     """
     kind = masked.config.model_type
-    model = replace(model, trust_remote_code=model.trust_remote_code or not masked.kept.are_complete)  # it has our code
     places = ""
     try:
         with quiet():
-            config = load_config(model.at(folder))
+            config = load_config(exported)
             places = rules_of_place(masked.config.get_text_config(), config.get_text_config())
             # With output_loading_info, from_pretrained returns a pair; its annotations do not say so.
             pair: Any = model_class(config).from_pretrained(
-                folder,
-                dtype=resolve_dtype(model.dtype, config),
-                trust_remote_code=model.trust_remote_code,
+                exported.folder,
+                dtype=resolve_dtype(exported.dtype, config),
+                trust_remote_code=exported.trust_remote_code,
                 output_loading_info=True,
             )
     except Exception as error:
@@ -302,7 +302,7 @@ def _reload(folder: Path, model: LocatedModel, masked: _Masked) -> PreTrainedMod
             "another mask or architecture"
         ) from error
     reloaded: PreTrainedModel = pair[0]
-    if wrong := wrong_names(folder, len(masked.kept), pair[1]):
+    if wrong := wrong_names(exported.folder, len(masked.kept), pair[1]):
         raise UnsupportedModelError(
             f"{kind} cannot be exported: the pruned checkpoint has other weights than its config describes "
             f"({wrong[0]} …){places}; choose another mask or architecture"

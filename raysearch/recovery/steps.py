@@ -22,6 +22,7 @@ from raysearch.assessment.own_data import name_of
 from raysearch.calibration.overlap import SeenTexts
 from raysearch.calibration.windows import WindowOptions
 from raysearch.checkpoints.card import RECORD
+from raysearch.checkpoints.kept_blocks import KeptBlocks
 from raysearch.core.digest import digest
 from raysearch.core.mask import Mask
 from raysearch.core.paths import write_atomically
@@ -116,8 +117,18 @@ class PlannedRecovery:
             The specification of the model, in the dtype of the folder's config.
         """
         model = self.search.evaluation.model
-        name = f"{model.label} {suffix}".rstrip()
-        return replace(model, name=name, path=str(folder), dtype="auto", revision=None, adapter=None)
+        sites = self.assessment.info.sites
+        has_code = not KeptBlocks(sites.blocks(self.mask), sites.n_layers).are_complete  # written by raysearch
+        return replace(
+            model,
+            name=f"{model.label} {suffix}".rstrip(),
+            path=str(folder),
+            dtype="auto",
+            revision=None,
+            adapter=None,
+            halves=False,
+            trust_remote_code=model.trust_remote_code or has_code,
+        )
 
     @functools.cached_property
     def prompts(self) -> Prompts:

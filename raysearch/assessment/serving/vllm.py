@@ -13,6 +13,7 @@ from typing_extensions import override
 
 from raysearch.assessment.serving.client import Client
 from raysearch.assessment.serving.runtime import ServingRuntime, as_words, written_checkpoint
+from raysearch.checkpoints.kept_blocks import KeptBlocks
 from raysearch.core.mask import Mask
 from raysearch.errors import UnsupportedModelError
 from raysearch.models.runtime_cache import kv_cache_in
@@ -67,7 +68,8 @@ class VLLM(ServingRuntime):
             "--max-num-seqs": options.batch,
             "--kv-cache-memory-bytes": _cache_bytes(info, mask, options) or _POOL_BYTES,
         }
-        code = ["--trust-remote-code"] if info.model.trust_remote_code else []
+        has_code = not KeptBlocks(info.sites.blocks(mask), info.sites.n_layers).are_complete  # written by raysearch
+        code = ["--trust-remote-code"] if info.model.trust_remote_code or has_code else []
         return [*as_words(settings), "--no-enable-prefix-caching", *code]
 
     @override
