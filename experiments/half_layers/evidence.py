@@ -125,7 +125,7 @@ def held_out(setting: Setting) -> Iterator[Row]:
             (error,) = standard_errors(calibration, session.ledger, [mask], other_mask)
             losses = [evaluations[each].loss for each in (mask, other_mask)]
             assert error is not None and None not in losses, "all masks have finite losses"
-            return losses[0] - losses[1], error  # type: ignore[operator]
+            return losses[0] - losses[1], error
 
         layers = {
             (row["draw"], row["searcher"], row["size"]): Mask.parse(row["mask"])
@@ -186,12 +186,10 @@ def assessed(setting: Setting) -> Iterator[Row]:
             search = searched(setting, draw, "greedy", row["space"])
             assessment = search.assess("assess=none", remove=int(row["size"]), assess=options)
             savings = "; ".join(saving for saving, other in compared if other is row)
-            for metric in assessment.metrics:
-                yield {**row, "equal": savings, **metric_fields(metric)}
-
-
-def metric_fields(metric: Any) -> Row:
-    return {"metric": metric.name, "dense": metric.dense, "pruned": metric.pruned}
+            for name, result in assessment.pruned.items():
+                dense = assessment.dense[name].estimate
+                numbers = {"value": result.estimate.value, "error": result.estimate.error, "dense": dense.value}
+                yield {**row, "equal": savings, "metric": name, **numbers}
 
 
 def read(table: Path) -> list[dict[str, str]]:
