@@ -10,14 +10,10 @@ from __future__ import annotations
 import argparse
 import warnings
 from collections import Counter
-from dataclasses import replace
 
-import numpy as np
-import torch
 from transformers.utils import logging
 
 from experiments.families.checkpoints import families, tiny_model
-from raysearch.calibration.batch import Inputs
 from raysearch.models.halves import LayerHalves
 from raysearch.models.stack import LayerStack
 
@@ -31,12 +27,7 @@ def layers_of(family: str) -> Counter[str]:
         UnsupportedModelError: The model cannot be run layer by layer.
     """
     stack = LayerStack(tiny_model(family))
-    ids = np.random.default_rng(0).integers(5, 60, (1, 6))
-    captured = stack.capture(Inputs(ids, None, None, np.zeros(0, np.int64)))
-    hidden = torch.randn(captured.embedded.hidden.shape, generator=torch.Generator().manual_seed(0))
-    state = replace(captured.embedded, hidden=hidden)
-    halves = [stack.halves(layer, state, captured) for layer in range(len(stack.layers))]
-    return Counter(HALVES if isinstance(layer_halves, LayerHalves) else layer_halves for layer_halves in halves)
+    return Counter(HALVES if isinstance(halves, LayerHalves) else halves for halves in stack.find_halves())
 
 
 def main() -> None:

@@ -293,7 +293,15 @@ class Problem:
         return indices is not None and self.is_solution(indices)
 
     def extends(self, mask: Mask, masks: Iterable[Mask]) -> bool:
-        """Return whether masks of the model are those of all children of a mask of the model."""
+        """Return whether some masks are those of all children of a mask.
+
+        Args:
+            mask: A mask of the model.
+            masks: Masks of the model.
+
+        Returns:
+            Whether they remove all that one site more than the mask can remove.
+        """
         indices = self.sites.indices_of(mask)
         assert indices is not None, f"{mask} is no mask of {self.sites}"
         return set(masks) == {*map(self.sites.mask_of, self.children([indices]))}

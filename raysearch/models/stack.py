@@ -208,28 +208,32 @@ class LayerStack:
         return replace(after, hidden=after.hidden + captured.added[layer].to(after.hidden.device))
 
     @functools.cached_property
-    @torch.no_grad()
     def halves(self) -> tuple[LayerHalves, ...]:
-        """The halves of each layer, found on first use by running all layers on random states.
+        """The halves of each layer, found on first use.
 
         Raises:
             UnsupportedModelError: A layer has no halves, see `find_halves`.
         """
-        draw = np.random.default_rng(0)
-        ids = draw.integers(0, self.vocab_size, (1, _N_TOKENS_FOR_HALVES))
-        captured = self.capture(Inputs(ids, None, None, np.zeros(0, np.int64)))
         all_halves = []
-        for layer, (block, convention) in enumerate(zip(self.layers, self._conventions, strict=True)):
-            weights = next(block.parameters())
-            hidden = torch.from_numpy(draw.standard_normal(captured.embedded.hidden.shape))
-            state = replace(captured.embedded, hidden=hidden.to(weights.device, captured.embedded.hidden.dtype))
-            halves = find_halves(block, convention, state, captured.calls[layer])
+        for halves in self.find_halves():
             if isinstance(halves, str):
                 raise UnsupportedModelError(
                     f"{self.kind} can lose whole layers only, since one of its layers {halves}; use space=layers"
                 )
             all_halves.append(halves)
         return tuple(all_halves)
+
+    @torch.no_grad()
+    def find_halves(self) -> Iterator[LayerHalves | str]:
+        """Yield the halves of each layer, found by running it on a random state; or why it has none."""
+        draw = np.random.default_rng(0)
+        ids = draw.integers(0, self.vocab_size, (1, _N_TOKENS_FOR_HALVES))
+        captured = self.capture(Inputs(ids, None, None, np.zeros(0, np.int64)))
+        for layer, (block, convention) in enumerate(zip(self.layers, self._conventions, strict=True)):
+            weights = next(block.parameters())
+            hidden = torch.from_numpy(draw.standard_normal(captured.embedded.hidden.shape))
+            state = replace(captured.embedded, hidden=hidden.to(weights.device, captured.embedded.hidden.dtype))
+            yield find_halves(block, convention, state, captured.calls[layer])
 
     @functools.cached_property
     def sites_with_halves(self) -> Sites:

@@ -166,7 +166,7 @@ def _real_file() -> tuple[Path, ModelSizes]:
 @pytest.mark.real
 @pytest.mark.slow
 def test_llama_cpp_runs_the_real_file_without_halves(tmp_path: Path) -> None:
-    """A file without halves has the bytes of the whole file, and generates what that does if the halves return zeros."""
+    """A file without halves keeps the bytes of its tensors, and generates what a whole file with silent halves does."""
     source, sizes = _real_file()
     bytes_of_tensors = {tensor.data.tobytes() for tensor in gguf.GGUFReader(source).tensors}
 

@@ -3,15 +3,19 @@
 import itertools
 import pickle
 
+import numpy as np
 import pytest
 
 from raysearch.core.json import from_json, to_json
 from raysearch.core.mask import PARTS, Half, Mask
 from raysearch.core.place_limits import PlaceLimits
 from raysearch.core.problem import Problem
-from raysearch.core.site import Sites
+from raysearch.core.site import Site, Sites
 from raysearch.core.space import SPACES, Space
 from raysearch.errors import UserError
+from raysearch.searchers.exhaustive import ExhaustiveSearcher
+from raysearch.searching.driver import run_searcher
+from raysearch.testing.searcher_suite import ToyOracle
 from tests.sentences import Sentences
 
 N_LAYERS = 5
@@ -111,3 +115,24 @@ def test_a_space_stays_the_same_in_pickles_and_records() -> None:
         assert pickle.loads(pickle.dumps(space)) is space
         assert from_json(Space, to_json(space)) is space
     assert to_json(SPACES["pairs"]) == '"pairs"'
+
+
+def test_a_space_is_one_entry(monkeypatch: pytest.MonkeyPatch):
+    """A space of our own, of two neighbouring layers each, is searched by its entry alone."""
+
+    def neighbours(layers: Sites) -> Sites:
+        return layers.of_model(Site.joined(couple) for couple in itertools.pairwise(layers))
+
+    space = Space("neighbours", "couple", "couples", 4, neighbours, keeps_blocks=True)
+    monkeypatch.setitem(SPACES, "neighbours", space)
+    problem = Problem.create(8, 2, protect=[0], space=SPACES["neighbours"])
+    masks = {*map(problem.sites.mask_of, problem.solutions())}
+    couples = [{layer, layer + 1} for layer in range(1, 7)]
+    assert masks == {
+        Mask.of(*couple, *other) for couple, other in itertools.combinations(couples, 2) if not couple & other
+    }
+    around = problem.children([Mask.of(3)])  # of the couple of layers 3 and 4
+    assert [*map(str, map(problem.sites.mask_of, around))] == ["{1,2,3,4}", "{2,3,4,5}", "{3,4,5,6}", "{3,4,6,7}"]
+    costs = np.random.default_rng(0).random(8)
+    loss = ToyOracle(problem, lambda mask: float(costs[list(mask)].sum()))
+    assert run_searcher(ExhaustiveSearcher(), problem, 0, loss) == min(masks, key=lambda mask: costs[list(mask)].sum())

@@ -199,8 +199,11 @@ def test_masks_that_lose_features_of_images_are_refused(sentences: Sentences, tm
     replica = Replica(LayerStack(model), [calibration])
     values = replica.evaluate(MaskUnit(calibration.fingerprint, 0, (Mask(), Mask.of(2, 3)))).values
     assert values[Mask()] != values[Mask.of(2, 3)]
-    with sentences.refused(UnsupportedModelError):
-        replica.evaluate(MaskUnit(calibration.fingerprint, 0, (Mask(), Mask.of(1))))
+    halves = Mask.of("2m", "3a")
+    assert replica.evaluate(MaskUnit(calibration.fingerprint, 0, (halves,))).values[halves] != values[Mask()]
+    for mask in (Mask.of(1), Mask.of("1m", "2a")):
+        with sentences.refused(UnsupportedModelError, str(mask)):
+            replica.evaluate(MaskUnit(calibration.fingerprint, 0, (Mask(), mask)))
     overrides = [f"model={folder}", "data=image_text", f"data.path={photos}", "remove=1"]
     with sentences.refused(UserError):
         search = build.search_spec(overrides)

@@ -516,7 +516,7 @@ def test_a_search_whose_masks_are_accepted_early_is_recorded(bench):
     single = recorder.summaries[0].round_best
     assert single is not None
     assert recorder.losses[single] < min(accepted.values())
-    assert recorder.removal_order() is None, "the order of accepted masks is not known"
+    assert recorder.removal_order(best) is None, "the order of accepted masks is not known"
 
 
 def test_scores_refuse_more_masks_than_keep(sentences: Sentences):

@@ -169,6 +169,18 @@ def test_compiled_layers_give_the_same_logits(graphs: list[Any]) -> None:
 
 
 @torch.no_grad()
+def test_halves_run_beside_compiled_layers(graphs: list[Any]) -> None:
+    """They are not compiled, and the layers need no other graphs after them."""
+    compiled = LayerStack(FAMILIES["llama"](), compiled=True)
+    before = walk(compiled, Mask.of(2))
+    n_graphs = len(graphs)
+    mask = Mask.of("0m", "1a", "3a")
+    assert relative_gap(walk(compiled, mask), walk(LayerStack(FAMILIES["llama"]()), mask)) < 1e-6
+    assert torch.equal(walk(compiled, Mask.of(2)), before)
+    assert len(graphs) == n_graphs
+
+
+@torch.no_grad()
 def test_log_probabilities_are_compiled_too(graphs: list[Any]) -> None:
     model = FAMILIES["llama"]()
     compiled = LayerStack(model, compiled=True)

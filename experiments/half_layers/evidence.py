@@ -1,0 +1,229 @@
+"""What do pairs, attentions and halves of layers cost, beside whole layers?
+
+    python experiments/half_layers/evidence.py --data DATA --store STORE --model MODEL [--stages search heldout assess]
+
+DATA is a folder with c4/calibration.jsonl, c4/evaluation.jsonl, wikitext2/test.jsonl and files of lm-eval's tasks.
+MODEL is smollm2-135m, or a path. If it is stopped, the same command continues. The stages write, next to this file,
+
+    search   paths-NAME.csv     for each draw of windows, searcher and space, the best mask of each size
+    heldout  heldout-NAME.csv   the loss of these masks on other text
+    assess   assessed-NAME.csv  accuracies, the arithmetic probe and perplexities of masks that save as much as layers
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import json
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import closing
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import raysearch
+from raysearch.configuration import build
+from raysearch.core.mask import Mask
+from raysearch.evaluation.session import open_session
+from raysearch.evaluation.totals import standard_errors
+from raysearch.models.description import describe
+from raysearch.models.kv_cache import kv_cache_of
+from raysearch.searchers.base import Round
+
+HERE = Path(__file__).parent
+DRAWS = (0, 1, 2)
+SPACES = ("layers", "pairs", "attention", "halves")
+#: The largest size of each space, by searcher and by model; a size is as `remove=` counts it.
+SIZES = {
+    "smollm2-135m": {
+        "greedy": {"layers": 5, "pairs": 5, "attention": 8, "halves": 8},
+        "beam": {"layers": 4, "pairs": 4},
+    },
+    "gemma-3-270m": {"greedy": {"layers": 4, "pairs": 4, "attention": 6}},
+}
+SEARCHERS = {"greedy": ["searcher=greedy"], "beam": ["searcher=beam", "searcher.width=2"]}
+#: The sizes of masks of layers that are compared with masks of other spaces that save as much.
+COMPARED = {"smollm2-135m": (2, 5), "gemma-3-270m": (2, 4)}
+CONTEXT_TOKENS = 8192  # of the KV cache
+Row = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What a run of this script was given."""
+
+    model: str
+    data: Path
+    store: Path
+
+    @property
+    def name(self) -> str:
+        return Path(self.model).stem
+
+    @property
+    def overrides(self) -> list[str]:
+        return [f"model={self.model}", f"store={self.store}"]
+
+    def table(self, name: str) -> Path:
+        return HERE / f"{name}-{self.name}.csv"
+
+
+def searched(setting: Setting, draw: int, searcher: str, space: str) -> raysearch.Search:
+    """Run a search, or continue it, or return its result from the ledger."""
+    size = SIZES[setting.name][searcher][space]
+    windows = ["data=c4", f"data.path={setting.data}/c4/calibration.jsonl", "data.samples=32", "data.seq_len=32"]
+    return raysearch.search(
+        *setting.overrides,
+        *windows,
+        *SEARCHERS[searcher],
+        f"seed={draw}",
+        f"space={space}",
+        f"remove=1..{size}",
+        "tracking=none",
+    )
+
+
+def paths(setting: Setting) -> Iterator[Row]:
+    """Yield the best mask of each size, of each search, with what it saves."""
+    info = describe(replace(build.score_spec([*setting.overrides, "masks=[[]]"])[0].model, halves=True))
+    kv_cache = kv_cache_of(info, CONTEXT_TOKENS, n_sequences=1)
+    for draw in DRAWS:
+        for searcher, sizes in SIZES[setting.name].items():
+            for space in sizes:
+                result = searched(setting, draw, searcher, space).result
+                for size, trial in result.best_by_size.items():
+                    assert trial.loss is not None, "the best mask of a size has a loss"
+                    yield {
+                        "draw": draw,
+                        "searcher": searcher,
+                        "space": space,
+                        "size": size,
+                        "mask": str(trial.mask),
+                        "parameters": info.sites.parameters(trial.mask),
+                        "kv_bytes": sum(kv_cache.layer_bytes) - kv_cache.size_without(trial.mask, info.sites),
+                        "delta": trial.loss - result.dense_loss,
+                    }
+
+
+def held_out(setting: Setting) -> Iterator[Row]:
+    """Yield the loss over dense of each mask on text that no search has read.
+
+    The error of a difference is that of the mean over windows. `over_layers` is the loss minus that of the mask of
+    whole layers of the same draw, searcher and size.
+    """
+    rows = read(setting.table("paths"))
+    masks = [Mask(), *dict.fromkeys(Mask.parse(row["mask"]) for row in rows)]
+    windows = ["data=file", f"data.path={setting.data}/c4/evaluation.jsonl", "data.allow_evaluation_split=true"]
+    windows += ["data.sampling=documents", "data.samples=64", "data.seq_len=128"]
+    typed = json.dumps([mask.parts for mask in masks], separators=(",", ":")).replace('"', "")
+    spec, _ = build.score_spec([*setting.overrides, *windows, f"masks={typed}"])
+    with closing(open_session(spec, describe(spec.model), lambda progress: None)) as session:
+        evaluations = session.evaluator.evaluate(Round(masks))
+        (calibration,) = session.calibrations
+
+        def difference(mask: Mask, other_mask: Mask) -> tuple[float, float]:
+            (error,) = standard_errors(calibration, session.ledger, [mask], other_mask)
+            losses = [evaluations[each].loss for each in (mask, other_mask)]
+            assert error is not None and None not in losses, "all masks have finite losses"
+            return losses[0] - losses[1], error
+
+        layers = {
+            (row["draw"], row["searcher"], row["size"]): Mask.parse(row["mask"])
+            for row in rows
+            if row["space"] == "layers"
+        }
+        for row in rows:
+            mask = Mask.parse(row["mask"])
+            delta, error = difference(mask, Mask())
+            entry = {**row, "held_out": delta, "held_out_error": error, "over_layers": "", "over_layers_error": ""}
+            same_size = layers.get((row["draw"], row["searcher"], row["size"]))
+            if row["space"] == "pairs" and same_size is not None:
+                over, over_error = difference(mask, same_size) if mask != same_size else (0.0, 0.0)
+                entry |= {"over_layers": over, "over_layers_error": over_error}
+            yield entry
+
+
+def equal_savings(rows: Sequence[Row], sizes: Iterable[int]) -> Iterator[tuple[str, Row]]:
+    """Yield the masks to compare, each with what it has in common with a mask of whole layers.
+
+    Args:
+        rows: The rows of greedy searches of one draw.
+        sizes: The sizes of the masks of whole layers.
+    """
+    for size in sizes:
+        (layers,) = (row for row in rows if row["space"] == "layers" and int(row["size"]) == size)
+        yield f"{size} layers", layers
+        (pairs,) = (row for row in rows if row["space"] == "pairs" and int(row["size"]) == size)
+        yield f"{size} layers", pairs
+        for saving in ("parameters", "kv_bytes"):
+            for space in ("attention", "halves"):
+                of_space = [row for row in rows if row["space"] == space]
+                closest = min(of_space, key=lambda row: abs(int(row[saving]) - int(layers[saving])))
+                if abs(int(closest[saving]) - int(layers[saving])) <= 0.1 * int(layers[saving]):
+                    yield f"{saving} of {size} layers", closest
+
+
+def assessed(setting: Setting) -> Iterator[Row]:
+    """Yield the numbers of the masks of `equal_savings`."""
+    all_rows = [row for row in read(setting.table("paths")) if row["searcher"] == "greedy"]
+    options: Row = {
+        "texts": {
+            "c4": f"data=file data.path={setting.data}/c4/evaluation.jsonl data.allow_evaluation_split=true "
+            "data.sampling=documents data.samples=64",
+            "wikitext2": f"data=wikitext2 data.path={setting.data}/wikitext2/test.jsonl "
+            "data.allow_evaluation_split=true data.sampling=sequential data.samples=32",
+        },
+        "tasks": ["arc_easy", "piqa"],
+        "data_dir": str(setting.data),
+        "seq_len": 256,
+        "limit": 100,
+        "probe": {"enabled": True, "file": str(setting.data / "arithmetic" / "1dc.jsonl")},
+    }
+    for draw in DRAWS:
+        rows = [row for row in all_rows if int(row["draw"]) == draw]
+        compared = [*equal_savings(rows, COMPARED[setting.name])]
+        for row in {id(row): row for _, row in compared}.values():
+            search = searched(setting, draw, "greedy", row["space"])
+            assessment = search.assess("assess=none", remove=int(row["size"]), assess=options)
+            savings = "; ".join(saving for saving, other in compared if other is row)
+            for name, result in assessment.pruned.items():
+                dense = assessment.dense[name].estimate
+                numbers = {"value": result.estimate.value, "error": result.estimate.error, "dense": dense.value}
+                yield {**row, "equal": savings, "metric": name, **numbers}
+
+
+def read(table: Path) -> list[dict[str, str]]:
+    """Return the rows of a CSV file."""
+    with table.open(encoding="utf-8", newline="") as file:
+        return [*csv.DictReader(file)]
+
+
+def write(table: Path, rows: Iterable[Row]) -> None:
+    """Write rows to a CSV file."""
+    all_rows = [*rows]
+    with table.open("w", encoding="utf-8", newline="") as file:
+        writer = csv.DictWriter(file, [*all_rows[0]], lineterminator="\n")
+        writer.writeheader()
+        for row in all_rows:
+            writer.writerow({key: f"{value:.6g}" if isinstance(value, float) else value for key, value in row.items()})
+
+
+STAGES = {"search": ("paths", paths), "heldout": ("heldout", held_out), "assess": ("assessed", assessed)}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--data", type=Path, required=True)
+    parser.add_argument("--store", type=Path, required=True)
+    parser.add_argument("--model", default="smollm2-135m")
+    parser.add_argument("--stages", nargs="+", choices=STAGES, default=[*STAGES])
+    arguments = parser.parse_args()
+    setting = Setting(arguments.model, arguments.data.absolute(), arguments.store.absolute())
+    for stage in arguments.stages:
+        name, rows = STAGES[stage]
+        write(setting.table(name), rows(setting))
+        print(f"wrote {setting.table(name)}", flush=True)
+
+
+if __name__ == "__main__":
+    main()
