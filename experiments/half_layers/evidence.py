@@ -72,6 +72,7 @@ def searched(setting: Setting, draw: int, searcher: str, space: str) -> raysearc
     """Run a search, or continue it, or return its result from the ledger."""
     size = SIZES[setting.name][searcher][space]
     windows = ["data=c4", f"data.path={setting.data}/c4/calibration.jsonl", "data.samples=32", "data.seq_len=32"]
+    windows.append("data.shard_samples=4")
     return raysearch.search(
         *setting.overrides,
         *windows,
