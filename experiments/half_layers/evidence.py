@@ -32,14 +32,17 @@ from raysearch.searchers.base import Round
 
 HERE = Path(__file__).parent
 DRAWS = (0, 1, 2)
-SPACES = ("layers", "pairs", "attention", "halves")
-#: The largest size of each space, by searcher and by model; a size is as `remove=` counts it.
-SIZES = {
-    "smollm2-135m": {
-        "greedy": {"layers": 5, "pairs": 5, "attention": 8, "halves": 8},
-        "beam": {"layers": 4, "pairs": 4},
-    },
-    "gemma-3-270m": {"greedy": {"layers": 4, "pairs": 4, "attention": 6}},
+#: By model, the searches: the searcher, the space, and the largest size, as `remove=` counts it.
+PLANS = {
+    "smollm2-135m": [
+        ("greedy", "layers", 5),
+        ("greedy", "pairs", 5),
+        ("greedy", "attention", 8),
+        ("beam", "layers", 4),
+        ("beam", "pairs", 4),
+        ("greedy", "halves", 8),
+    ],
+    "gemma-3-270m": [("greedy", "layers", 4), ("greedy", "pairs", 4), ("greedy", "attention", 6)],
 }
 SEARCHERS = {"greedy": ["searcher=greedy"], "beam": ["searcher=beam", "searcher.width=2"]}
 #: The sizes of masks of layers that are compared with masks of other spaces that save as much.
@@ -68,9 +71,8 @@ class Setting:
         return HERE / f"{name}-{self.name}.csv"
 
 
-def searched(setting: Setting, draw: int, searcher: str, space: str) -> raysearch.Search:
+def searched(setting: Setting, draw: int, searcher: str, space: str, size: int) -> raysearch.Search:
     """Run a search, or continue it, or return its result from the ledger."""
-    size = SIZES[setting.name][searcher][space]
     windows = ["data=c4", f"data.path={setting.data}/c4/calibration.jsonl", "data.samples=32", "data.seq_len=32"]
     windows.append("data.shard_samples=4")
     return raysearch.search(
@@ -88,22 +90,21 @@ def paths(setting: Setting) -> Iterator[Row]:
     """Yield the best mask of each size, of each search, with what it saves."""
     info = describe(replace(build.score_spec([*setting.overrides, "masks=[[]]"])[0].model, halves=True))
     kv_cache = kv_cache_of(info, CONTEXT_TOKENS, n_sequences=1)
-    for draw in DRAWS:
-        for searcher, sizes in SIZES[setting.name].items():
-            for space in sizes:
-                result = searched(setting, draw, searcher, space).result
-                for size, trial in result.best_by_size.items():
-                    assert trial.loss is not None, "the best mask of a size has a loss"
-                    yield {
-                        "draw": draw,
-                        "searcher": searcher,
-                        "space": space,
-                        "size": size,
-                        "mask": str(trial.mask),
-                        "parameters": info.sites.parameters(trial.mask),
-                        "kv_bytes": sum(kv_cache.layer_bytes) - kv_cache.size_without(trial.mask, info.sites),
-                        "delta": trial.loss - result.dense_loss,
-                    }
+    for searcher, space, size in PLANS[setting.name]:
+        for draw in DRAWS:
+            result = searched(setting, draw, searcher, space, size).result
+            for trial in result.path:
+                assert trial.loss is not None, "the best mask of a size has a loss"
+                yield {
+                    "draw": draw,
+                    "searcher": searcher,
+                    "space": space,
+                    "size": result.space.size_of(trial.mask),
+                    "mask": str(trial.mask),
+                    "parameters": info.sites.parameters(trial.mask),
+                    "kv_bytes": sum(kv_cache.layer_bytes) - kv_cache.size_without(trial.mask, info.sites),
+                    "delta": trial.loss - result.dense_loss,
+                }
 
 
 def held_out(setting: Setting) -> Iterator[Row]:
@@ -184,7 +185,10 @@ def assessed(setting: Setting) -> Iterator[Row]:
         rows = [row for row in all_rows if int(row["draw"]) == draw]
         compared = [*equal_savings(rows, COMPARED[setting.name])]
         for row in {id(row): row for _, row in compared}.values():
-            search = searched(setting, draw, "greedy", row["space"])
+            (size,) = (
+                size for searcher, space, size in PLANS[setting.name] if (searcher, space) == ("greedy", row["space"])
+            )
+            search = searched(setting, draw, "greedy", row["space"], size)
             assessment = search.assess("assess=none", remove=int(row["size"]), assess=options)
             savings = "; ".join(saving for saving, other in compared if other is row)
             for name, result in assessment.pruned.items():
@@ -200,13 +204,15 @@ def read(table: Path) -> list[dict[str, str]]:
 
 
 def write(table: Path, rows: Iterable[Row]) -> None:
-    """Write rows to a CSV file."""
-    all_rows = [*rows]
+    """Write rows to a CSV file, each as soon as it is there."""
     with table.open("w", encoding="utf-8", newline="") as file:
-        writer = csv.DictWriter(file, [*all_rows[0]], lineterminator="\n")
-        writer.writeheader()
-        for row in all_rows:
+        writer: csv.DictWriter[str] | None = None
+        for row in rows:
+            if writer is None:
+                writer = csv.DictWriter(file, [*row], lineterminator="\n")
+                writer.writeheader()
             writer.writerow({key: f"{value:.6g}" if isinstance(value, float) else value for key, value in row.items()})
+            file.flush()
 
 
 STAGES = {"search": ("paths", paths), "heldout": ("heldout", held_out), "assess": ("assessed", assessed)}

@@ -8,6 +8,7 @@ and reports all mistakes; `raysearch.configuration.build` makes specifications o
 from __future__ import annotations
 
 import dataclasses
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from importlib.util import find_spec
@@ -154,21 +155,36 @@ def _read_remove(value: Any) -> int | str:
     return remove
 
 
-def _read_parts(key: str, value: Any) -> list[int | str]:
-    """Return a list of layers, and of halves such as ``17a``."""
-    parts = value if isinstance(value, list) else [value]
-    layers = iter(checked(list[int], key, [part for part in parts if not isinstance(part, str)]))
-    for part in parts:
-        if isinstance(part, str) and not Half.is_text(part):
+_MEANS_HALF = re.compile(r"[0-9]+[A-Za-z_]+")  # perhaps written wrongly
+
+
+def _check_parts(expected: Any, key: str, value: Any) -> None:
+    """Refuse lists whose values are neither layers nor halves such as ``17a``.
+
+    Args:
+        expected: The type of the value if it has layers alone.
+        key: The key.
+        value: The value.
+    """
+
+    def layers_of(part: Any) -> Any:
+        if isinstance(part, list):
+            return [*map(layers_of, part)]
+        if not isinstance(part, str) or not _MEANS_HALF.fullmatch(part):
+            return part
+        if not Half.is_text(part):
             raise UserError(
                 f"{key}={as_typed(value)} has {part}, which is neither a layer nor a half; write 17 for layer 17, 17a "
                 "for its attention, and 17m for its MLP"
             )
-    return [part if isinstance(part, str) else next(layers) for part in parts]
+        return Half.parse(part).layer
+
+    checked(expected, key, layers_of(value))
 
 
 def _read_protect(value: Any) -> list[int | str]:
-    return _read_parts("protect", value)
+    _check_parts(list[int], "protect", value)
+    return [*value]
 
 
 def _read_space(value: Any) -> Space:
@@ -195,7 +211,8 @@ def _read_budget(limits: Mapping[str, Any]) -> Budget | None:
 
 
 def _read_masks(value: Any) -> list[Mask]:
-    masks = [Mask.of(*_read_parts("masks", parts)) for parts in checked(list[list[Any]], "masks", value)]
+    _check_parts(list[list[int]], "masks", value)
+    masks = [Mask.of(*parts) for parts in value]
     if not masks:
         raise UserError("masks=[] names no mask; give a list of lists, such as masks=[[3],[3,5],[]]")
     return masks
