@@ -185,10 +185,8 @@ def assessed(setting: Setting) -> Iterator[Row]:
         rows = [row for row in all_rows if int(row["draw"]) == draw]
         compared = [*equal_savings(rows, COMPARED[setting.name])]
         for row in {id(row): row for _, row in compared}.values():
-            (size,) = (
-                size for searcher, space, size in PLANS[setting.name] if (searcher, space) == ("greedy", row["space"])
-            )
-            search = searched(setting, draw, "greedy", row["space"], size)
+            sizes = {space: size for searcher, space, size in PLANS[setting.name] if searcher == "greedy"}
+            search = searched(setting, draw, "greedy", row["space"], sizes[row["space"]])
             assessment = search.assess("assess=none", remove=int(row["size"]), assess=options)
             savings = "; ".join(saving for saving, other in compared if other is row)
             for name, result in assessment.pruned.items():
