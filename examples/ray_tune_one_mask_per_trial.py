@@ -28,7 +28,7 @@ from raysearch.core.statistic import Statistic
 from raysearch.errors import EvaluationError
 from raysearch.evaluation.session import open_session
 from raysearch.evaluation.spec import EvaluationSpec
-from raysearch.models.loading import describe
+from raysearch.models.description import describe
 from raysearch.searchers.base import Round
 
 #: Small enough for a laptop. The actor is the replica, so the search needs no other actors.

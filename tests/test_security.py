@@ -33,6 +33,9 @@ ALLOWED = {
     "models/shared_weights.py": "it unpickles only what the driver itself pickled, which Ray brought to its replicas",
     "core/machine.py": "joblib counts cores for it; to call its load is forbidden everywhere",
 }
+#: What trusts the code that raysearch itself has written into a checkpoint, which then has no other code
+#: (tests/checkpoints/test_half_checkpoints.py).
+OWN_CODE = ("checkpoints/config_file.py", "models/running_proof.py", "recovery/steps.py")
 #: What runs generated code, in a process that it has shut off before (tests/generation/test_sandbox.py).
 SANDBOX = "generation/sandbox_child.py"
 
@@ -54,7 +57,11 @@ def test_nothing_foreign_is_run() -> None:
         place = file.relative_to(ROOT / "raysearch").as_posix()
         for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
             if isinstance(node, ast.Call) and place != SANDBOX:
-                wrong += [f"{place}:{node.lineno} {risk}" for risk in risks(node)]
+                wrong += [
+                    f"{place}:{node.lineno} {risk}"
+                    for risk in risks(node)
+                    if place not in OWN_CODE or risk != "trusts code unasked"
+                ]
             elif isinstance(node, ast.Import | ast.ImportFrom):
                 names = [name.name for name in node.names] + [getattr(node, "module", None) or ""]
                 pickles = {"pickle", "dill", "joblib", "cloudpickle", "marshal", "shelve"} & set(names)

@@ -13,8 +13,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from raysearch.checkpoints.checkpoint import read_json
 from raysearch.checkpoints.kept_blocks import KeptBlocks
 from raysearch.core.mask import PARTS, Part
+from raysearch.text.sentences import listed
 
 #: The model types whose layers the form describes.
 FAMILIES = ("llama", "mistral", "qwen2")
@@ -63,6 +65,21 @@ def why_not(config: Mapping[str, Any]) -> str | None:
             f"heads of {head_dim} for {config['hidden_size']}"
         )
     return None
+
+
+def own_code(folder: Path) -> str | None:
+    """Return that a checkpoint has code of its own, as a clause; None if it has none.
+
+    raysearch's code in a checkpoint needs `trust_remote_code`, with which other code in it would run, too.
+
+    Args:
+        folder: The checkpoint.
+    """
+    with_code = [path.name for path in folder.glob("*.py")]
+    with_code += [path.name for path in folder.glob("*config.json") if "auto_map" in read_json(path)]
+    if not with_code:
+        return None
+    return f"with the code that such a model needs, the checkpoint's own code would run ({listed(sorted(with_code))})"
 
 
 def _has_windows(config: Mapping[str, Any]) -> bool:

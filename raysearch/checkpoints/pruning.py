@@ -15,7 +15,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from raysearch.checkpoints.block_configs import CODE, config_with_blocks, why_not
+from raysearch.checkpoints.block_configs import CODE, config_with_blocks, own_code, why_not
 from raysearch.checkpoints.checkpoint import INDEX, WEIGHTS, Checkpoint, read_json
 from raysearch.checkpoints.config_rules import TEXT_PARTS, changed_period, cut_config, image_layers
 from raysearch.checkpoints.kept_blocks import KeptBlocks
@@ -75,7 +75,7 @@ class PrunedCheckpoint:
                 f"{period.rule.about} follows from their places, {period.text}, which that mask changes; choose a mask "
                 "that keeps the pattern, such as one of whole periods"
             )
-        reason = None if kept.are_complete else why_not(source.config)
+        reason = None if kept.are_complete else why_not(source.config) or own_code(source.folder)
         if reason is not None:
             raise UnsupportedModelError(
                 f"{source.config.get('model_type')} cannot be exported without {kept.mask}, which leaves a layer "

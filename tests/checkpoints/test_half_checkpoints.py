@@ -342,6 +342,17 @@ def test_models_without_a_format_are_refused_before_anything_is_written(tmp_path
         assert why_not["checkpoint"] is None, name
 
 
+def test_other_code_does_not_run_with_that_of_raysearch(tmp_path: Path, sentences: Sentences) -> None:
+    """The code of such a checkpoint must be trusted, so a checkpoint with code of its tokenizer is refused."""
+    spec = write("llama", WITH_BLOCK_CONFIGS["llama"], tmp_path / "dense")
+    settings = {"auto_map": {"AutoTokenizer": ["tokenization_own.OwnTokenizer", None]}}
+    (tmp_path / "dense" / "tokenizer_config.json").write_text(json.dumps(settings))
+    (tmp_path / "dense" / "tokenization_own.py").write_text("raise SystemExit('it has run')\n")
+    with sentences.refused(UnsupportedModelError):
+        exported(spec, Mask.of("2a"), tmp_path / "out")
+    assert exported(spec, Mask.of("1m", "2a"), tmp_path / "pairs").max_logit_difference == 0
+
+
 def test_a_model_without_halves_is_refused(tmp_path: Path, sentences: Sentences) -> None:
     spec = write("phi", FAMILIES["phi"], tmp_path / "dense")
     with sentences.refused(UnsupportedModelError):
