@@ -37,10 +37,10 @@ PLANS = {
     "smollm2-135m": [
         ("greedy", "layers", 5),
         ("greedy", "pairs", 5),
-        ("greedy", "attention", 8),
         ("beam", "layers", 4),
         ("beam", "pairs", 4),
-        ("greedy", "halves", 8),
+        ("greedy", "attention", 8),
+        ("greedy", "halves", 4),
     ],
     "gemma-3-270m": [("greedy", "layers", 4), ("greedy", "pairs", 4), ("greedy", "attention", 6)],
 }
