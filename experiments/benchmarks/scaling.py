@@ -216,7 +216,7 @@ class Outcome:
 
 def n_started(case: Case, cores: int) -> int:
     """Return how many replicas the default starts on a machine with so many cores, or GPUs, and enough memory."""
-    problem, calibration = Problem.of_sites(case.info.sites, REMOVE), case.calibration()
+    problem, calibration = Problem.of_model(case.info.sites, REMOVE), case.calibration()
     rounds = Forecaster().forecast(GREEDY, problem, 0, [calibration.objective])
     most = n_units([calibration], SearchForecast(rounds).n_passes(case.info.sites))
     resources = {"CPU": cores, "GPU": cores, "memory": math.inf}
@@ -250,7 +250,7 @@ def search(case: Case, n_replicas: int, screening: Screening, *, varies: bool = 
 
     arrivals = np.linspace(0, late_s, n_replicas).tolist()
     pool = VirtualPool(n_replicas, seconds, values, arrivals, varies)
-    problem = Problem.of_sites(sites, REMOVE)
+    problem = Problem.of_model(sites, REMOVE)
     rounds: list[list[Span]] = []
     in_memory = "/dev/shm" if Path("/dev/shm").is_dir() else None  # a ledger waits for the disk at each answer
     with tempfile.TemporaryDirectory(dir=in_memory) as folder, closing(Ledger(Path(folder, "ledger.db"))) as ledger:

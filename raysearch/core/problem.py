@@ -33,7 +33,7 @@ class Problem:
     Args:
         sites: The sites: layers, groups of layers that a target allows, or those of another space.
         n_remove: The number of sites that a final mask removes, at least 1.
-        protected: The indices of the sites that must stay. `create` and `of_sites` take layers and halves.
+        protected: The indices of the sites that must stay. `create` and `of_model` take layers and halves.
         space: The space of the sites.
     """
 
@@ -55,21 +55,21 @@ class Problem:
 
         Args:
             n_layers: N, the number of layers of the dense model.
-            remove: As in `of_sites`.
-            protect: As in `of_sites`.
-            model: As in `of_sites`.
-            space: As in `of_sites`.
+            remove: As in `of_model`.
+            protect: As in `of_model`.
+            model: As in `of_model`.
+            space: As in `of_model`.
 
         Returns:
             The problem: the sites of N equal layers, M and the protected sites.
 
         Raises:
-            UserError: As in `of_sites`.
+            UserError: As in `of_model`.
         """
-        return cls.of_sites(Sites.of_equal_layers(n_layers), remove, protect, model, space=space)
+        return cls.of_model(Sites.of_equal_layers(n_layers), remove, protect, model, space=space)
 
     @classmethod
-    def of_sites(
+    def of_model(
         cls,
         layers: Sites,
         remove: int | str,
@@ -118,7 +118,8 @@ class Problem:
         most = min(problem.most_disjoint(problem.free) * limits.group, total - 1)
         possible = list(range(limits.group, most + 1, limits.group))
         if space.keeps_blocks:
-            possible = [size for size in possible if n_layers - size not in limits.refused_depths]
+            depths = {size: n_layers - size * space.n_halves // 2 for size in possible}
+            possible = [size for size in possible if depths[size] not in limits.refused_depths]
         if not possible:
             raise _nothing_to_remove(space, total, protect, model, limits)
         sizes = _sizes(remove, possible, model, limits)
@@ -342,9 +343,9 @@ def _sizes(remove: int | str, possible: Sequence[int], model: str, limits: Place
     """Return the numbers of layers that the user names, ascending; with groups, the multiples of their size.
 
     Args:
-        remove: As in `Problem.of_sites`.
+        remove: As in `Problem.of_model`.
         possible: The numbers of layers that may go.
-        model: As in `Problem.of_sites`.
+        model: As in `Problem.of_model`.
         limits: The limits of the target.
 
     Returns:

@@ -85,7 +85,7 @@ def gap_of(record: SearchRecord, ledger: Ledger) -> Gap:
     size = result.n_removed
     divisor = result.measure.divisor(result.samples.n_tokens, result.samples.n_samples)
     limits = None if result.target is None else result.target.limits
-    problem = Problem.of_sites(result.sites, size, record.settings.protect, limits=limits, space=result.space)
+    problem = Problem.of_model(result.sites, size, record.settings.protect, limits=limits, space=result.space)
     n_shards = len(ledger.evaluations(calibration, [mask]).get(mask, ()))
     n_masks = problem.n_solutions
     rivals = [

@@ -181,7 +181,7 @@ class SearchSpec:
                 may remove a layer at whose place the model adds features of images.
         """
         limits = limits_of(info, self.target, space=self.space)
-        problem = Problem.of_sites(
+        problem = Problem.of_model(
             info.sites, self.remove, self.protect, self.evaluation.model.name, limits, self.space
         )
         needed = list(info.image_layers)
@@ -199,7 +199,7 @@ class SearchSpec:
             return None
         problem = self.problem(info)
         n_remove = problem.size
-        n_without = Problem.of_sites(info.sites, n_remove, self.protect, space=self.space).n_solutions
+        n_without = Problem.of_model(info.sites, n_remove, self.protect, space=self.space).n_solutions
         return TargetLimits(
             runtimes=tuple(self.target),
             limits=limits_of(info, self.target, space=self.space),

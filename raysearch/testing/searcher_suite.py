@@ -39,7 +39,7 @@ class SearcherSuite:
 
     problem = Problem.create(n_layers=12, remove=4, protect=[0, -1])
     #: Groups of two layers, of which the first stays, and a layer after the last group.
-    grouped_problem = Problem.of_sites(Sites.of_equal_layers(21), remove=8, protect=[1], limits=PlaceLimits(group=2))
+    grouped_problem = Problem.of_model(Sites.of_equal_layers(21), remove=8, protect=[1], limits=PlaceLimits(group=2))
 
     def make_searcher(self) -> Searcher:
         """Return a fresh searcher."""

@@ -65,7 +65,7 @@ _FOURS = PlaceLimits(group=4, reasons=("Runtime 1.0 derives which layers attend 
 
 
 def _of_fours(remove: int | str, protect: list[int]) -> Problem:
-    return Problem.of_sites(Sites.of_equal_layers(14), remove, protect, limits=_FOURS)
+    return Problem.of_model(Sites.of_equal_layers(14), remove, protect, limits=_FOURS)
 
 
 def test_groups_are_removed_as_a_whole():
@@ -97,7 +97,7 @@ def test_numbers_of_layers_that_a_target_does_not_allow(sentences: Sentences):
     limits = PlaceLimits(reasons=("Runtime 1.0 takes 26 layers for another model",), refused_depths=frozenset({26}))
 
     def problem(remove: int | str) -> Problem:
-        return Problem.of_sites(Sites.of_equal_layers(28), remove, limits=limits)
+        return Problem.of_model(Sites.of_equal_layers(28), remove, limits=limits)
 
     assert [problem(remove).n_remove for remove in (1, 3, "1..2", "3..9")] == [1, 3, 1, 9]
     sentences.refused_each(problem, [2, "1..9", "auto"])
@@ -106,7 +106,7 @@ def test_numbers_of_layers_that_a_target_does_not_allow(sentences: Sentences):
 def test_a_target_may_allow_nothing(sentences: Sentences):
     limits = PlaceLimits(protected=frozenset(range(4)), reasons=("Runtime 1.0 computes slopes from places",))
     with sentences.refused(UserError):
-        Problem.of_sites(Sites.of_equal_layers(4), 1, limits=limits)
+        Problem.of_model(Sites.of_equal_layers(4), 1, limits=limits)
 
 
 def test_limits_of_two_runtimes():

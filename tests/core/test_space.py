@@ -107,7 +107,7 @@ def test_sizes_that_do_not_fit_are_refused(sentences: Sentences):
 def test_a_space_of_halves_cannot_keep_groups_of_layers(sentences: Sentences):
     limits = PlaceLimits(group=2, reasons=("Runtime 1.0 derives which layers attend from their places, one in 2",))
     with sentences.refused(UserError):
-        Problem.of_sites(Sites.of_equal_layers(N_LAYERS), 1, limits=limits, space=SPACES["pairs"])
+        Problem.of_model(Sites.of_equal_layers(N_LAYERS), 1, limits=limits, space=SPACES["pairs"])
 
 
 def test_a_space_stays_the_same_in_pickles_and_records() -> None:

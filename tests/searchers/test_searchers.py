@@ -125,7 +125,7 @@ class TestShippedSearchers(SearcherSuite):
 class TestShippedSearchersOnGroups(SearcherSuite):
     """The whole suite on a problem whose layers can only be removed in groups."""
 
-    problem = Problem.of_sites(Sites.of_equal_layers(25), remove=6, protect=[0, -1], limits=PlaceLimits(group=2))
+    problem = Problem.of_model(Sites.of_equal_layers(25), remove=6, protect=[0, -1], limits=PlaceLimits(group=2))
 
     @pytest.fixture(autouse=True)
     def _name(self, name):

@@ -48,7 +48,7 @@ def test_the_warning_gives_the_reason_of_the_refusal(tmp_path: Path) -> None:
 
 def test_groups_that_a_target_allows_are_not_refused(tmp_path: Path) -> None:
     smollm3 = write_llama(tmp_path / "smollm3.gguf", 10, architecture="smollm3")
-    problem = Problem.of_sites(Sites.of_equal_layers(10), 8, limits=PlaceLimits(group=4))
+    problem = Problem.of_model(Sites.of_equal_layers(10), 8, limits=PlaceLimits(group=4))
     observer = Listener()
     for remove in (8, "1..9", "auto"):
         warn_of_refused_masks(ModelSpec("tiny", str(smollm3)), problem, remove, observer)

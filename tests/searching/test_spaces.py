@@ -112,7 +112,7 @@ def summary(mask: Mask) -> dict[str, Any]:
     ],
 )
 def test_speeds_of_halves_add_up(space: str, measured: list[Mask]) -> None:
-    problem = Problem.of_sites(SITES, 2, space=SPACES[space])
+    problem = Problem.of_model(SITES, 2, space=SPACES[space])
     assert [*map(problem.sites.mask_of, masks_of_kinds(problem.sites, problem.free))] == measured
     summaries = {mask: summary(mask) for mask in measured}
     for indices in problem.solutions():

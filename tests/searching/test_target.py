@@ -198,7 +198,7 @@ def test_no_legal_mask_is_misread_by_the_target() -> None:
         for name, runtime in RUNTIMES.items():
             limits = place_limits(Values.of_config(config.to_dict()), n_layers, [name])
             try:
-                problem = Problem.of_sites(Sites.of_equal_layers(n_layers), "auto", limits=limits)
+                problem = Problem.of_model(Sites.of_equal_layers(n_layers), "auto", limits=limits)
             except UserError:
                 assert misread(runtime, config, Mask.of(0), n_layers), (family, name)
                 continue
