@@ -160,10 +160,11 @@ def equal_savings(rows: Sequence[Row], sizes: Iterable[int]) -> Iterator[tuple[s
         yield f"{size} layers", pairs
         for saving in ("parameters", "kv_bytes"):
             for space in ("attention", "halves"):
-                of_space = [row for row in rows if row["space"] == space]
-                closest = min(of_space, key=lambda row: abs(int(row[saving]) - int(layers[saving])))
-                if abs(int(closest[saving]) - int(layers[saving])) <= 0.1 * int(layers[saving]):
-                    yield f"{saving} of {size} layers", closest
+                gaps = {number: abs(int(row[saving]) - int(layers[saving])) for number, row in enumerate(rows)}
+                of_space = [number for number, row in enumerate(rows) if row["space"] == space]
+                closest = min(of_space, key=gaps.__getitem__, default=None)
+                if closest is not None and gaps[closest] <= 0.1 * int(layers[saving]):
+                    yield f"{saving} of {size} layers", rows[closest]
 
 
 def assessed(setting: Setting) -> Iterator[Row]:
