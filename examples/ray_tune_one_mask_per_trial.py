@@ -23,7 +23,6 @@ import raysearch
 from raysearch.bridges.ray_tune import TuneSearcher
 from raysearch.configuration import build
 from raysearch.core.mask import Mask
-from raysearch.core.problem import Problem
 from raysearch.core.statistic import Statistic
 from raysearch.errors import EvaluationError
 from raysearch.evaluation.session import open_session
@@ -71,7 +70,7 @@ def main() -> None:
 
     spec = build.search_spec(overrides)
     info = describe(spec.evaluation.model)
-    problem = Problem.of_sites(info.sites, spec.remove, spec.protect, spec.evaluation.model.name)
+    problem = spec.problem(info)
 
     ray.init(address="local", include_dashboard=False, log_to_driver=False, logging_level=logging.ERROR)
     # Each trial reserves a CPU while it waits for the actor, so the actor itself must not need one.

@@ -100,11 +100,12 @@ def write_checkpoint(folder: Path, n_bytes: int) -> int:
 
 def cut(source: Path, out: Path, n_layers: int) -> None:
     """Write the checkpoint without two layers in this process; refuse if torch was imported."""
+    from raysearch.checkpoints.kept_blocks import KeptBlocks
     from raysearch.models.export import write_files
 
     kept_layers = [layer for layer in range(n_layers) if not n_layers // 2 <= layer < n_layers // 2 + N_REMOVED]
     out.mkdir()
-    write_files(out, source, kept_layers, n_layers, trust_remote_code=False)
+    write_files(out, source, KeptBlocks.whole(kept_layers, n_layers), trust_remote_code=False)
     if "torch" in sys.modules:
         raise RuntimeError("torch was imported")
     status = dict(line.split(":\t") for line in Path("/proc/self/status").read_text().splitlines())

@@ -168,7 +168,7 @@ def test_the_assessed_numbers_of_a_study_are_a_table_and_the_best_is_exported_ne
 
 def test_masks_that_cannot_become_gguf_have_a_mark() -> None:
     study: StudyResult = synthetic_study()
-    masks = [Mask(cell.outcome.removed) for cell in study.cells if cell.outcome is not None]
+    masks = [Mask.of(*cell.outcome.removed) for cell in study.cells if cell.outcome is not None]
     results = replace(study, refused={study.cells[0].model: {masks[0]: "it has windows"}})
     for table in (study_table(results), assessed_table(results)):
         assert table is not None

@@ -71,7 +71,7 @@ def test_children_remove_all_that_their_parent_removes(space: str):
 
 
 def test_protected_halves_and_layers_stay():
-    protect = [0, "2m", -1]
+    protect: list[int | str] = [0, "2m", -1]
     labels = {
         name: [problem.sites[site].label for site in problem.free]
         for name, space in SPACES.items()

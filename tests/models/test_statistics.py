@@ -236,6 +236,8 @@ def test_sums_over_the_weights_of_halves_add_up_to_those_of_layers():
         of_halves = measured(statistic.of_halves, stack)
         np.testing.assert_allclose(of_halves.reshape(1, N_LAYERS, 2).sum(2), measured(statistic, stack), rtol=1e-4)
     attention = [*stack.layers[0].get_submodule("self_attn").parameters()]
-    norms = [stack.layers[0].get_submodule(name).weight for name in ("input_layernorm", "post_attention_layernorm")]
-    expected = sum(weight.double().abs().sum().item() for weight in [*attention, *norms])
+    norms = [
+        stack.layers[0].get_parameter(f"{name}.weight") for name in ("input_layernorm", "post_attention_layernorm")
+    ]
+    expected = sum(float(weight.double().abs().sum()) for weight in [*attention, *norms])
     assert measured(Statistic.MAGNITUDE_L1_HALVES, stack)[0, 0] == pytest.approx(expected, rel=1e-6)

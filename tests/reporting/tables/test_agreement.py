@@ -39,7 +39,8 @@ def test_joint_removals_of_pairs_have_the_costs_of_their_pairs() -> None:
     deltas = {Mask.of("0m", "1a"): 0.1, Mask.of(4): 0.2, Mask.of("0m", "1a", 4): 0.5, Mask.of("0m", "1a", 1): 0.9}
     measured = [Trial(i, 1, mask, 2.0 + delta, delta, None, False) for i, (mask, delta) in enumerate(deltas.items())]
     (joint,) = joint_removals(measured, space.select(LAYERS), space)
-    assert (joint.size, joint.delta, joint.summed) == (2, 0.5, pytest.approx(0.3))
+    assert (joint.size, joint.delta) == (2, 0.5)
+    assert joint.summed == pytest.approx(0.3)
 
 
 @pytest.mark.parametrize(("extra", "share"), [(0.25, "100 %"), (-0.25, "0 %")])
