@@ -39,11 +39,13 @@ class Annealing(Searcher):
 
     def search(self, problem: Problem, rng: np.random.Generator) -> Generator[Round, Any, Mask]:
         """Yield one mask a round, and return the best."""
-        mask = Mask.of(*rng.choice(problem.free, problem.n_remove, replace=False))
+        mask = problem.completed(Mask(), rng.permutation(problem.free).tolist())
         scores = yield Round([mask])
         for step in range(self.steps):
-            remaining_layers = [layer for layer in problem.free if layer not in mask]
-            candidate = mask - {rng.choice(mask.layers)} | {rng.choice(remaining_layers)}
+            removed_layer = rng.choice(mask.layers)
+            rest = mask - {removed_layer}
+            others = [layer for layer in problem.allowed_with(rest) if layer != removed_layer]
+            candidate = rest | {rng.choice(others)} if others else mask
             scores |= yield Round([candidate])
             # A failed mask has no loss.
             increase = scores.losses.get(candidate, math.inf) - scores.losses.get(mask, math.inf)
