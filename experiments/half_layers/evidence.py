@@ -7,6 +7,7 @@ MODEL is smollm2-135m, or a path. If it is stopped, the same command continues. 
 
     search   paths-NAME.csv     for each draw of windows, searcher and space, the best mask of each size
     heldout  heldout-NAME.csv   the loss of these masks on other text
+    speed    speeds-NAME.csv    decoding, prefill and memory of some of them in transformers and llama.cpp
     assess   assessed-NAME.csv  accuracies, the arithmetic probe and perplexities of masks that save as much as layers
 """
 
@@ -15,6 +16,7 @@ from __future__ import annotations
 import argparse
 import csv
 import json
+import sys
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
@@ -41,13 +43,16 @@ PLANS = {
         ("beam", "layers", 4),
         ("beam", "pairs", 4),
         ("greedy", "attention", 8),
-        ("greedy", "halves", 4),
+        ("greedy", "halves", 4),  # not run
     ],
+    # Not run.
     "gemma-3-270m": [("greedy", "layers", 4), ("greedy", "pairs", 4), ("greedy", "attention", 6)],
 }
 SEARCHERS = {"greedy": ["searcher=greedy"], "beam": ["searcher=beam", "searcher.width=2"]}
 #: The sizes of masks of layers that are compared with masks of other spaces that save as much.
 COMPARED = {"smollm2-135m": (2, 5), "gemma-3-270m": (2, 4)}
+#: The masks whose speed is measured: the space and the size.
+TIMED = {"smollm2-135m": (("layers", 5), ("attention", 5), ("attention", 8)), "gemma-3-270m": ()}
 CONTEXT_TOKENS = 8192  # of the KV cache
 Row = dict[str, Any]
 
@@ -195,6 +200,28 @@ def assessed(setting: Setting) -> Iterator[Row]:
                 yield {**row, "equal": savings, "metric": name, **numbers}
 
 
+def speeds(setting: Setting) -> Iterator[Row]:
+    """Yield the speed and memory of masks of one draw, in transformers and in llama.cpp, beside the dense model."""
+    rows = [row for row in read(setting.table("paths")) if (row["searcher"], row["draw"]) == ("greedy", "0")]
+    server = HERE.parents[1] / "tests" / "assessment" / "llama_server.py"
+    sizes = {space: size for searcher, space, size in PLANS[setting.name] if searcher == "greedy"}
+    for row in rows:
+        if (row["space"], int(row["size"])) not in TIMED[setting.name]:
+            continue
+        search = searched(setting, 0, "greedy", row["space"], sizes[row["space"]])
+        assessment = search.assess(
+            "assess=none",
+            "assess.serve=llama.cpp",
+            f"serve.command={sys.executable} {server}",
+            remove=int(row["size"]),
+            assess={"speed": {"enabled": True}},
+        )
+        for name, result in assessment.pruned.items():
+            numbers = {"metric": name, "value": result.estimate.value, "error": result.estimate.error}
+            retention = result.retention
+            yield {**row, **numbers, "of_dense": "" if retention is None else retention.value}
+
+
 def read(table: Path) -> list[dict[str, str]]:
     """Return the rows of a CSV file."""
     with table.open(encoding="utf-8", newline="") as file:
@@ -213,7 +240,12 @@ def write(table: Path, rows: Iterable[Row]) -> None:
             file.flush()
 
 
-STAGES = {"search": ("paths", paths), "heldout": ("heldout", held_out), "assess": ("assessed", assessed)}
+STAGES = {
+    "search": ("paths", paths),
+    "heldout": ("heldout", held_out),
+    "assess": ("assessed", assessed),
+    "speed": ("speeds", speeds),
+}
 
 
 def main() -> None:

@@ -70,19 +70,20 @@ def spaces_table(held_out: pd.DataFrame, n_parameters: int, kv_bytes: int) -> st
 
 
 def assessed_table(assessed: pd.DataFrame) -> str:
-    """Return the numbers of masks that save as much as whole layers do, as means of the draws."""
+    """Return the numbers of masks that save as much as whole layers do, with their own errors."""
     metrics = [*assessed["metric"].unique()]
     dense = assessed.groupby("metric")["dense"].mean()
     lines = [f"| saves as much as | space | M | {' | '.join(metrics)} |", f"|---|---|---|{'---|' * len(metrics)}"]
-    lines.append(f"| (dense) | | | {' | '.join(f'{dense[metric]:.3f}' for metric in metrics)} |")
+    lines.append(f"| (dense) | | | {' | '.join(f'{dense[metric]:.4g}' for metric in metrics)} |")
     rows = assessed.assign(equal=assessed["equal"].str.split("; ")).explode("equal")
     for (equal, space), of_space in rows.groupby(["equal", "space"], sort=False):
         sizes = "/".join(map(str, sorted(of_space["size"].unique())))
         cells = []
         for metric in metrics:
-            values = of_space.loc[of_space["metric"] == metric, "value"]
-            spread = values.std(ddof=1) / np.sqrt(len(values)) if len(values) > 1 else float("nan")
-            cells.append(f"{values.mean():.3f} ± {spread:.3f}")
+            of_metric = of_space[of_space["metric"] == metric]
+            error = of_metric["error"].mean()
+            known = "" if np.isnan(error) else f" ± {error:.2g}"
+            cells.append(f"{of_metric['value'].mean():.4g}{known}")
         lines.append(f"| {equal} | {space} | {sizes} | {' | '.join(cells)} |")
     return "\n".join(lines)
 
