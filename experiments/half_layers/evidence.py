@@ -43,7 +43,7 @@ PLANS = {
         ("beam", "layers", 4),
         ("beam", "pairs", 4),
         ("greedy", "attention", 8),
-        ("greedy", "halves", 4),  # not run
+        ("greedy", "halves", 4),
     ],
     # Not run.
     "gemma-3-270m": [("greedy", "layers", 4), ("greedy", "pairs", 4), ("greedy", "attention", 6)],
