@@ -131,7 +131,7 @@ def held_out(setting: Setting) -> Iterator[Row]:
 
         def difference(mask: Mask, other_mask: Mask) -> tuple[float, float]:
             (error,) = standard_errors(calibration, session.ledger, [mask], other_mask)
-            losses = [evaluations[each].loss for each in (mask, other_mask)]
+            losses = [evaluations[compared_mask].loss for compared_mask in (mask, other_mask)]
             assert error is not None and None not in losses, "all masks have finite losses"
             return losses[0] - losses[1], error
 

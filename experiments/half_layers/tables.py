@@ -82,8 +82,8 @@ def assessed_table(assessed: pd.DataFrame) -> str:
         for metric in metrics:
             of_metric = of_space[of_space["metric"] == metric]
             error = of_metric["error"].mean()
-            known = "" if np.isnan(error) else f" ± {error:.2g}"
-            cells.append(f"{of_metric['value'].mean():.4g}{known}")
+            error_text = "" if np.isnan(error) else f" ± {error:.2g}"
+            cells.append(f"{of_metric['value'].mean():.4g}{error_text}")
         lines.append(f"| {equal} | {space} | {sizes} | {' | '.join(cells)} |")
     return "\n".join(lines)
 

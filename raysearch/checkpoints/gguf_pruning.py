@@ -200,7 +200,7 @@ def _check_destination(source: Path, out: Path, overwrite: bool) -> None:
 
 def _pruned(file: GGUFFile, mask: Mask, sites: Sites) -> PrunedFile:
     """Return the layers, the metadata and the tensors of the pruned file; refuse what no file can describe."""
-    kept = KeptBlocks(sites.blocks(mask), sites.n_layers, file.parts_of_tensors)
+    kept = KeptBlocks.without(mask, sites, file.parts_of_tensors)
     if kept.are_complete:
         pruned = PrunedFile(kept, _pruned_metadata(file, kept, mask), renumbered(file, kept))
     else:

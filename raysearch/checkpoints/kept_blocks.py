@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 from raysearch.core.mask import PARTS, Half, Mask, Part
-from raysearch.core.site import Block
+from raysearch.core.site import Block, Sites
 from raysearch.errors import UnsupportedModelError
 
 
@@ -29,6 +29,20 @@ class KeptBlocks:
     blocks: tuple[Block, ...]
     n_layers: int
     part_of: Mapping[str, Part] = field(default_factory=dict)
+
+    @classmethod
+    def without(cls, mask: Mask, sites: Sites, part_of: Mapping[str, Part] | None = None) -> KeptBlocks:
+        """Return the layers of a model without the parts of a mask.
+
+        Args:
+            mask: The removed parts.
+            sites: The layers of the dense model.
+            part_of: The half of each tensor, as in the class; None if it is not needed.
+
+        Returns:
+            The layers of the pruned model.
+        """
+        return cls(sites.blocks(mask), sites.n_layers, part_of or {})
 
     @classmethod
     def whole(cls, layers: Iterable[int], n_layers: int) -> KeptBlocks:

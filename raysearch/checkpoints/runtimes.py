@@ -274,7 +274,7 @@ def readings(folder: Path, mask: Mask, sites: Sites, ran: Mapping[str, str] | No
     """
     config = read_json(folder / CONFIG)
     values = Values.of_config(read_decoder_config(folder))
-    kept = KeptBlocks(sites.blocks(mask), sites.n_layers)
+    kept = KeptBlocks.without(mask, sites)
     not_run = unread(config)
     return tuple(
         Reading(

@@ -67,12 +67,6 @@ class Half(NamedTuple):
         """Its position among all halves of the model, in the order A0 M0 A1 M1 …, 0-based."""
         return 2 * self.layer + PARTS.index(self.part)
 
-    @classmethod
-    def at(cls, position: int) -> Half:
-        """Return the half at a position among all halves of the model."""
-        layer, part = divmod(position, 2)
-        return cls(layer, PARTS[part])
-
 
 @dataclass(frozen=True, order=True, slots=True, repr=False)
 class Mask:

@@ -276,11 +276,6 @@ class Sites(Sequence[Site]):
         half_set = set(halves)
         return frozenset(index for index, site in enumerate(self) if not half_set.isdisjoint(site.halves))
 
-    def remaining(self, mask: Mask) -> tuple[int, ...]:
-        """Return the indices of the sites that stay, ascending, for a mask of these sites."""
-        removed = set(mask)
-        return tuple(index for index in range(len(self)) if index not in removed)
-
     # The facts of masks of the model.
 
     def runs(self, mask: Mask) -> Iterator[Run]:

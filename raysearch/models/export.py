@@ -275,12 +275,11 @@ def kept_blocks(info: ModelInfo, mask: Mask) -> KeptBlocks:
     Raises:
         UnsupportedModelError: The mask has halves, and a layer has none.
     """
-    blocks = info.sites.blocks(mask)
     if not mask.halves:
-        return KeptBlocks(blocks, info.sites.n_layers)
+        return KeptBlocks.without(mask, info.sites)
     from raysearch.models.half_names import names_of_halves
 
-    return KeptBlocks(blocks, info.sites.n_layers, names_of_halves(info))
+    return KeptBlocks.without(mask, info.sites, names_of_halves(info))
 
 
 def check_destination(model: LocatedModel, out: Path, overwrite: bool) -> None:

@@ -165,7 +165,6 @@ def find_halves(layer: nn.Module, convention: Convention, state: State, call: La
         "mlp": tuple(map(SilentModule.of, others)),
     }
     halves = LayerHalves(silent, {})
-
     output = run()
 
     def fault_of(halves: LayerHalves) -> str | None:

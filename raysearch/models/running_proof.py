@@ -209,7 +209,7 @@ def _picture() -> npt.NDArray[np.uint8]:
 
 def _outputs_on_tokens(stack: LayerStack, mask: Mask, is_quantised: bool) -> _Outputs:
     """Return what the dense model computes on tokens without a mask's layers."""
-    kept = KeptBlocks(stack.sites.blocks(mask), len(stack.layers))
+    kept = KeptBlocks.without(mask, stack.sites)
     with stack.bypassed(mask) as masked:
         try:
             # The layer of an attention is handed the masks and positions that it reads.
@@ -245,7 +245,7 @@ def _run_masked(
             detail = "it expects other shapes"
         method = quantisation.get("quant_method")
         raise CannotRunError(model.name, f"transformers cannot run its {method} weights here ({detail})") from error
-    kept = KeptBlocks(stack.sites.blocks(mask), len(stack.layers))
+    kept = KeptBlocks.without(mask, stack.sites)
     on_image = None
     why_not_run = None
     if image is not None:

@@ -118,8 +118,7 @@ class PlannedRecovery:
             The specification of the model, in the dtype of the folder's config.
         """
         model = self.search.evaluation.model
-        sites = self.assessment.info.sites
-        has_code = not KeptBlocks(sites.blocks(self.mask), sites.n_layers).are_complete  # written by raysearch
+        has_code = not KeptBlocks.without(self.mask, self.assessment.info.sites).are_complete  # written by raysearch
         return replace(
             model,
             name=f"{model.label} {suffix}".rstrip(),

@@ -5,7 +5,7 @@ from itertools import product
 import numpy as np
 import pytest
 
-from raysearch.core.mask import Half, Mask
+from raysearch.core.mask import Mask
 from raysearch.core.site import Sites
 from raysearch.evaluation.cutting import cut, own_costs, walk_order
 from raysearch.evaluation.prefix import plan_prefixes
@@ -30,8 +30,9 @@ def random_masks_with_halves(seed):
     rng = np.random.default_rng(seed)
     n_layers = int(rng.integers(1, 9))
     positions = [np.flatnonzero(rng.random(2 * n_layers) < rng.random()).tolist() for _ in range(rng.integers(1, 40))]
-    masks = {Mask.of_halves(map(Half.at, removed)) for removed in positions}
     sites = Sites.of_layers([4] * n_layers, attention_parameters=[1] * n_layers)
+    halves = [half for site in sites for half in site.halves]
+    masks = {Mask.of_halves(halves[position] for position in removed) for removed in positions}
     return tuple(sorted({mask for mask in masks if len(mask.layers) < n_layers} | {Mask()})), sites
 
 

@@ -3,7 +3,7 @@ from itertools import combinations
 import numpy as np
 import pytest
 
-from raysearch.core.mask import Half, Mask
+from raysearch.core.mask import Mask
 from raysearch.core.problem import Problem
 from raysearch.core.site import Sites
 from raysearch.core.space import SPACES
@@ -66,7 +66,7 @@ def test_every_mask_runs_exactly_its_kept_layers(seed):
     sites = Sites.of_equal_layers(n_layers)
     masks = [Mask.of(*np.flatnonzero(rng.random(n_layers) < 0.4).tolist()) for _ in range(30)]
     plan = plan_prefixes(masks, sites)
-    assert execute(plan) == {mask: sites.remaining(mask) for mask in masks}
+    assert execute(plan) == {mask: sites.kept_layers(mask) for mask in masks}
     distinct_prefixes = {layers[:end] for layers in execute(plan).values() for end in range(1, len(layers) + 1)}
     assert plan.layer_forwards == len(distinct_prefixes), "each shared prefix runs once"
 
@@ -77,8 +77,9 @@ def test_every_mask_with_halves_runs_exactly_what_it_keeps(seed, dense_first):
     rng = np.random.default_rng(seed)
     n_layers = int(rng.integers(1, 9))
     sites = Sites.of_layers([4] * n_layers, attention_parameters=[1] * n_layers)
+    halves = [half for site in sites for half in site.halves]
     positions = [np.flatnonzero(rng.random(2 * n_layers) < 0.3).tolist() for _ in range(40)]
-    masks = [Mask.of_halves(map(Half.at, removed)) for removed in positions]
+    masks = [Mask.of_halves(halves[position] for position in removed) for removed in positions]
     plan = plan_prefixes(masks, sites, dense_first)
     runs_of_masks = execute(plan)
     for mask in masks:

@@ -36,7 +36,7 @@ def deleted(model: PreTrainedModel, mask: Mask) -> PreTrainedModel:
     """Return an independent model from which the layers are deleted. The walk must equal it."""
     model = deepcopy(model)
     config = model.config.get_text_config()
-    kept_layers = Sites.of_equal_layers(N_LAYERS).remaining(mask)
+    kept_layers = Sites.of_equal_layers(N_LAYERS).kept_layers(mask)
     for name, part in list(model.named_modules()):
         if isinstance(part, nn.ModuleList) and len(part) == N_LAYERS and "vision" not in name:
             model.set_submodule(name, nn.ModuleList(part[layer] for layer in kept_layers))

@@ -20,7 +20,7 @@ LAYER_BYTES = {0: 10, 1: 30}
 
 def times(mask: Mask, noise: tuple[float, ...]) -> dict[str, Any]:
     """Return the numbers of a model whose embedding and head take 0.2 s and 40 bytes."""
-    kept = [SITES[site].kind for site in SITES.remaining(mask)]
+    kept = [SITES[site].kind for site in SITES.kept_layers(mask)]
     seconds = 0.2 + sum(LAYER_S[kind] for kind in kept)
     return {
         "decode_s": [seconds * factor for factor in noise],

@@ -68,7 +68,7 @@ class VLLM(ServingRuntime):
             "--max-num-seqs": options.batch,
             "--kv-cache-memory-bytes": _cache_bytes(info, mask, options) or _POOL_BYTES,
         }
-        has_code = not KeptBlocks(info.sites.blocks(mask), info.sites.n_layers).are_complete  # written by raysearch
+        has_code = not KeptBlocks.without(mask, info.sites).are_complete  # written by raysearch
         code = ["--trust-remote-code"] if info.model.trust_remote_code or has_code else []
         return [*as_words(settings), "--no-enable-prefix-caching", *code]
 
