@@ -3,7 +3,9 @@
     python experiments/half_layers/evidence.py --data DATA --store STORE --model MODEL [--stages search heldout assess]
 
 DATA is a folder with c4/calibration.jsonl, c4/evaluation.jsonl, wikitext2/test.jsonl and files of lm-eval's tasks.
-MODEL is smollm2-135m, or a path. If it is stopped, the same command continues. The stages write, next to this file,
+MODEL is smollm2-135m, or a path. `--seq-len 256` searches on longer windows, and compares the masks with those of the
+short windows on long windows of other text. If it is stopped, the same command continues. The stages write, next to
+this file, for the model's name, and `NAME-256` for windows of 256 tokens,
 
     search   paths-NAME.csv     for each draw of windows, searcher and space, the best mask of each size
     heldout  heldout-NAME.csv   the loss of these masks on other text
@@ -45,14 +47,19 @@ PLANS = {
         ("greedy", "attention", 8),
         ("greedy", "halves", 4),
     ],
-    # Not run.
+    "smollm2-135m-256": [("greedy", "attention", 8)],
     "gemma-3-270m": [("greedy", "layers", 4), ("greedy", "pairs", 4), ("greedy", "attention", 6)],
 }
 SEARCHERS = {"greedy": ["searcher=greedy"], "beam": ["searcher=beam", "searcher.width=2"]}
 #: The sizes of masks of layers that are compared with masks of other spaces that save as much.
-COMPARED = {"smollm2-135m": (2, 5), "gemma-3-270m": (2, 4)}
+COMPARED = {"smollm2-135m": (2, 5), "smollm2-135m-256": (), "gemma-3-270m": (2, 4)}
 #: The masks whose speed is measured: the space and the size.
-TIMED = {"smollm2-135m": (("layers", 5), ("attention", 5), ("attention", 8)), "gemma-3-270m": ()}
+TIMED = {
+    "smollm2-135m": (("layers", 5), ("attention", 5), ("attention", 8)),
+    "smollm2-135m-256": (),
+    "gemma-3-270m": (),
+}
+SHORT_TOKENS = 32  # of a window
 CONTEXT_TOKENS = 8192  # of the KV cache
 Row = dict[str, Any]
 
@@ -64,10 +71,12 @@ class Setting:
     model: str
     data: Path
     store: Path
+    seq_len: int
 
     @property
     def name(self) -> str:
-        return Path(self.model).stem
+        model = Path(self.model).stem
+        return model if self.seq_len == SHORT_TOKENS else f"{model}-{self.seq_len}"
 
     @property
     def overrides(self) -> list[str]:
@@ -79,8 +88,8 @@ class Setting:
 
 def searched(setting: Setting, draw: int, searcher: str, space: str, size: int) -> raysearch.Search:
     """Run a search, or continue it, or return its result from the ledger."""
-    windows = ["data=c4", f"data.path={setting.data}/c4/calibration.jsonl", "data.samples=32", "data.seq_len=32"]
-    windows.append("data.shard_samples=4")
+    windows = ["data=c4", f"data.path={setting.data}/c4/calibration.jsonl", "data.samples=32"]
+    windows += [f"data.seq_len={setting.seq_len}", "data.shard_samples=4"]
     return raysearch.search(
         *setting.overrides,
         *windows,
@@ -120,9 +129,17 @@ def held_out(setting: Setting) -> Iterator[Row]:
     whole layers of the same draw, searcher and size.
     """
     rows = read(setting.table("paths"))
+    n_windows = 64
+    n_tokens = 48
+    if setting.seq_len != SHORT_TOKENS:
+        rows = [{"seq_len": setting.seq_len, **row} for row in rows]
+        short = replace(setting, seq_len=SHORT_TOKENS)
+        rows += [{"seq_len": SHORT_TOKENS, **row} for row in read(short.table("paths")) if row["searcher"] == "greedy"]
+        n_windows = 32
+        n_tokens = 512
     masks = [Mask(), *dict.fromkeys(Mask.parse(row["mask"]) for row in rows)]
     windows = ["data=file", f"data.path={setting.data}/c4/evaluation.jsonl", "data.allow_evaluation_split=true"]
-    windows += ["data.sampling=documents", "data.samples=64", "data.seq_len=48"]
+    windows += ["data.sampling=documents", f"data.samples={n_windows}", f"data.seq_len={n_tokens}"]
     typed = json.dumps([mask.parts for mask in masks], separators=(",", ":")).replace('"', "")
     spec, _ = build.score_spec([*setting.overrides, *windows, f"masks={typed}"])
     with closing(open_session(spec, describe(spec.model), lambda progress: None)) as session:
@@ -253,9 +270,10 @@ def main() -> None:
     parser.add_argument("--data", type=Path, required=True)
     parser.add_argument("--store", type=Path, required=True)
     parser.add_argument("--model", default="smollm2-135m")
+    parser.add_argument("--seq-len", type=int, default=SHORT_TOKENS, help="of the windows of the searches, in tokens")
     parser.add_argument("--stages", nargs="+", choices=STAGES, default=[*STAGES])
     arguments = parser.parse_args()
-    setting = Setting(arguments.model, arguments.data.absolute(), arguments.store.absolute())
+    setting = Setting(arguments.model, arguments.data.absolute(), arguments.store.absolute(), arguments.seq_len)
     for stage in arguments.stages:
         name, rows = STAGES[stage]
         write(setting.table(name), rows(setting))

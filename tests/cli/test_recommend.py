@@ -142,7 +142,7 @@ def test_measured_speeds_decide(
     assert [size.speed.latency_ms for size in faster.sizes if size.speed is not None] == latencies
     assert f"{latencies[2]:.4g} ± " in faster.reason
     with sentences.refused(UserError):
-        raysearch.open().search().recommend("budget.speedup=1000")
+        raysearch.open().search().recommend("budget.speedup=2000")
 
 
 def test_the_kv_cache_is_counted_without_a_measurement(run: Run, searched: Mapping[int, Mapping[str, Any]]) -> None:
