@@ -226,14 +226,23 @@ class LayerStack:
     @torch.no_grad()
     def find_halves(self) -> Iterator[LayerHalves | str]:
         """Yield the halves of each layer, found by running it on a random state; or why it has none."""
+        captured, state = self.random_state()
+        for block, convention, call in zip(self.layers, self._conventions, captured.calls, strict=True):
+            hidden = state.hidden.to(next(block.parameters()).device)
+            yield find_halves(block, convention, replace(state, hidden=hidden), call)
+
+    @torch.no_grad()
+    def random_state(self) -> tuple[Captured, State]:
+        """Return the input of the layers for a row of random tokens, and a random state for any layer of them.
+
+        The random numbers are the same each time.
+        """
         draw = np.random.default_rng(0)
         ids = draw.integers(0, self.vocab_size, (1, _N_TOKENS_FOR_HALVES))
         captured = self.capture(Inputs(ids, None, None, np.zeros(0, np.int64)))
-        for layer, (block, convention) in enumerate(zip(self.layers, self._conventions, strict=True)):
-            weights = next(block.parameters())
-            hidden = torch.from_numpy(draw.standard_normal(captured.embedded.hidden.shape))
-            state = replace(captured.embedded, hidden=hidden.to(weights.device, captured.embedded.hidden.dtype))
-            yield find_halves(block, convention, state, captured.calls[layer])
+        embedded = captured.embedded
+        hidden = torch.from_numpy(draw.standard_normal(embedded.hidden.shape))
+        return captured, replace(embedded, hidden=hidden.to(embedded.hidden.device, embedded.hidden.dtype))
 
     @functools.cached_property
     def sites_with_halves(self) -> Sites:
