@@ -37,14 +37,14 @@ class HealedGGUF:
 
     Args:
         file: The file, and the one that was pruned.
-        trained: The number of tensors that the training has changed.
+        changed: The names of the tensors that the recovery has changed.
         coarser: The quantisations of the source that were replaced by Q8_0, since they would round most changes away.
         command: A command of llama.cpp that quantises the file like its source; None if that is not needed, or if the
             source does not name its quantisation.
     """
 
     file: GGUFExport
-    trained: int
+    changed: tuple[str, ...]
     coarser: tuple[str, ...]
     command: str | None
 
@@ -84,7 +84,7 @@ def heal_gguf(
     command = None
     if coarser and (kind := _file_type(file.source)) is not None:
         command = f"llama-quantize --allow-requantize {out} {out.with_stem(f'{out.stem}-{kind}')} {kind}"
-    return HealedGGUF(file, change.trained, coarser, command)
+    return HealedGGUF(file, tuple(change.changed), coarser, command)
 
 
 def _file_type(path: Path) -> str | None:
@@ -124,7 +124,7 @@ class _Training:
 
     pruned: _Checkpoint
     healed: _Checkpoint
-    trained: int = 0  #: as in `HealedGGUF`
+    changed: list[str] = field(default_factory=list)  #: as in `HealedGGUF`
     coarser: set[str] = field(default_factory=set)  #: as in `HealedGGUF`
     names: dict[str, str] = field(default_factory=dict)  #: the checkpoint's names of weights by the file's names
 
@@ -141,7 +141,7 @@ class _Training:
         after = self.healed.read(weight_name)
         if np.array_equal(before, after):
             return tensor
-        self.trained += 1
+        self.changed.append(name)
         stored = gguf.quants.dequantize(tensor.read(), tensor.kind)
         rearrange = _layout(file, stored, before)
         if rearrange is None:

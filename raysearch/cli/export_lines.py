@@ -111,16 +111,28 @@ def healed_lines(export: HealedGGUF, out: Path) -> list[str]:
         The lines, in the order in which they are printed.
     """
     size_line, _, *run_lines = gguf_lines(export.file, out, public=False)
-    trained = f"The training changed {count(export.trained, 'tensor')}"
-    same = f"{trained}; the others have the same bytes as in {export.file.source_text}."
+    changed = f"The recovery changed {count(len(export.changed), 'tensor')} ({_tensors_text(export.changed)})"
+    same = f"{changed}; the others have the same bytes as in {export.file.source_text}."
     lines = [size_line, " ".join([same, *export.file.changes])]
     if export.coarser:
         lines.append(
-            f"Those that were {' or '.join(export.coarser)} are Q8_0 now, as fewer bits would round the training away."
+            f"Those that were {' or '.join(export.coarser)} are Q8_0 now, as fewer bits would round the change away."
         )
     if export.command is not None:
-        lines.append(f"For a smaller file that keeps less of the training: {export.command}")
+        lines.append(f"For a smaller file that keeps less of the change: {export.command}")
     return [*lines, *run_lines]
+
+
+def _tensors_text(names: Sequence[str]) -> str:
+    """Return the names of tensors of a GGUF file, by kind: ``ffn_down.weight of blocks 11, 13``."""
+    blocks_of_kind: dict[str, list[str]] = {}
+    for name in names:
+        _, _, in_block = name.partition("blk.")
+        block, _, kind = in_block.partition(".")
+        blocks_of_kind.setdefault(kind or name, []).extend([block] if kind else [])
+    return "; ".join(
+        f"{kind} of blocks {', '.join(blocks)}" if blocks else kind for kind, blocks in blocks_of_kind.items()
+    )
 
 
 def _runtime_lines(readings: Sequence[Reading], out: Path) -> list[str]:

@@ -91,11 +91,14 @@ def cost_lines(cost: RecoveryCost) -> list[str]:
 
 def _lines(record: RecoveryRecord) -> list[str]:
     training = record.training
+    work = f"{count(len(training.cuts), 'cut')}, " if training.cuts else f"{count(training.steps, 'step')}, "
+    changed = "changed in closed form" if training.cuts else "trained"
     lines = [
-        f"{count(record.rows, 'row')}{left_out(record.left_out)}; {count(training.steps, 'step')}, "
-        f"{count(training.tokens, 'token')}, {count(training.parameters, 'parameter')} trained"
+        f"{count(record.rows, 'row')}{left_out(record.left_out)}; {work}{count(training.tokens, 'token')}, "
+        f"{count(training.parameters, 'parameter')} {changed}"
     ]
-    if held_out := training.held_out:
+    lines += [cut.sentence for cut in training.cuts]
+    if not training.cuts and (held_out := training.held_out):
         curve = ", ".join(f"{loss:.4f} at {tokens:,}" for tokens, loss in held_out)
         lines.append(f"Loss on held-out rows by tokens: {curve}; the weights of step {training.best_step} are kept")
     if record.seconds:

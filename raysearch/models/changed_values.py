@@ -40,6 +40,8 @@ def with_values_of(
     Raises:
         UnsupportedModelError: The checkpoint has not exactly these tensors, since it is quantised or divided otherwise.
     """
+    if not parameters:
+        return source
     values: dict[str, Any] = model.state_dict()
     changed = {name: values[name] for name in parameters}
     tensors = {tensor.name: tensor for tensor in source.tensors}

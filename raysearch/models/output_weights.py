@@ -186,12 +186,13 @@ def find_output_weights(stack: LayerStack, half: Half, state: State, captured: C
         without = run({name: torch.zeros_like(values)})
         share = run({name: probe}) - without
         expected = without + share @ matrix.float().to(share.device).T
-        for axis in (-2, -1):
+        for axis in (-2, -1) if share.any() else ():
             weight = OutputWeight(name, axis)
-            if share.any() and values.ndim >= -axis and values.shape[axis] == width:
-                if _gap(run({name: weight.mapped(probe, matrix)}), expected, share) <= largest_gap:
-                    projections += [OutputWeight(other_name, axis) for other_name in _in_all_experts(name, tensors)]
-                    break
+            if values.ndim < -axis or values.shape[axis] != width:
+                continue
+            if _gap(run({name: weight.mapped(probe, matrix)}), expected, share) <= largest_gap:
+                projections += [OutputWeight(other_name, axis) for other_name in _in_all_experts(name, tensors)]
+                break
         weights = OutputWeights(tuple(projections))
         if projections and _gap(run(weights.scaled(tensors, _FACTOR)), _FACTOR * added, added) <= largest_gap:
             return weights

@@ -12,6 +12,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from peft import PeftModel
+from safetensors.torch import load_file
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 
 from raysearch.checkpoints.adapter import ADAPTER_FOLDER, Adapter
@@ -34,6 +35,10 @@ from raysearch.models.verification import probe_logits, relative_gap, tolerance
 from raysearch.recovery.recovery_record import ThreeNumbers, Training
 from raysearch.recovery.spec import RecoveryOptions
 from raysearch.text.redaction import redact, redacted
+
+#: The file of the changed tensors in the folder of trained values, by their names in the pruned model, if neither an
+#: adapter nor all weights were trained.
+CHANGED = "changed.safetensors"
 
 
 @dataclass(frozen=True)
@@ -90,7 +95,7 @@ def write_checkpoint(model: ModelSpec, trained: Path, out: Path, evidence: Recov
 
     Args:
         model: The pruned checkpoint.
-        trained: The folder of the adapter or the weights.
+        trained: The folder of the adapter, the weights, or the changed tensors alone (`CHANGED`).
         out: The folder to write.
         evidence: The evidence for the card.
 
@@ -99,24 +104,29 @@ def write_checkpoint(model: ModelSpec, trained: Path, out: Path, evidence: Recov
     """
     with replacing(out) as folder, quiet():
         load = partial(AutoModelForCausalLM.from_pretrained, trust_remote_code=model.trust_remote_code)
-        is_full = evidence.method.method == "full"  # all weights were trained
-        if is_full:
+        parameters: Sequence[str]
+        if (trained / CHANGED).is_file():
+            changed = load_file(trained / CHANGED)
+            parameters = [*changed]
+            tuned: Any = load(model.path, dtype="auto")
+            tuned.load_state_dict(changed, strict=False)
+            expected = probe_logits(tuned.eval())
+        elif evidence.method.method == "full":
             config = AutoConfig.from_pretrained(model.path, trust_remote_code=model.trust_remote_code)
-            tuned: Any = load(trained, dtype=config.dtype)
+            tuned = load(trained, dtype=config.dtype)
+            parameters = [name for name, _ in tuned.named_parameters()]
+            expected = probe_logits(tuned.eval())
         else:
-            tuned = PeftModel.from_pretrained(load(model.path, dtype="auto"), str(trained))
-        dtype = tuned.dtype
-        expected = probe_logits(tuned.eval())
-        if not is_full:
-            tuned = tuned.merge_and_unload()
+            adapted: Any = PeftModel.from_pretrained(load(model.path, dtype="auto"), str(trained))
+            expected = probe_logits(adapted.eval())
+            tuned = adapted.merge_and_unload()
+            parameters = Adapter.open(trained).parameters_in([name for name, _ in tuned.named_parameters()])
             _write_adapter(trained, folder / ADAPTER_FOLDER)
-        names = [name for name, _ in tuned.named_parameters()]
-        parameters = names if is_full else Adapter.open(trained).parameters_in(names)
         not_replaced = _write_files(tuned, parameters, model, folder, trained.parent, evidence)
         for weights in folder.glob("**/*.safetensors"):  # were written as readable by the owner only
             weights.chmod((folder / CONFIG).stat().st_mode)
         gap = relative_gap(probe_logits(load(folder).eval()), expected)
-        if not gap <= 10 * tolerance(dtype):  # merging adds numbers in another order
+        if not gap <= 10 * tolerance(tuned.dtype):  # merging adds numbers in another order
             raise UnsupportedModelError(
                 f"the recovered model cannot be written: its logits differ by {gap:.1e} of the largest when it is "
                 "loaded again; use recovery.method=full, or another architecture"

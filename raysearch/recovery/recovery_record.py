@@ -21,8 +21,50 @@ _RECOVERIES = "recoveries"  # the name of these entries in the ledger; other ent
 
 
 @dataclass(frozen=True)
+class RepairedCut:
+    """What was done in closed form at a cut of a mask.
+
+    Args:
+        cut: The removed layers of the cut: ``{13,14}``.
+        held_out_before: The loss on held-out rows before, in nats per token; earlier cuts are repaired.
+        held_out: The loss on held-out rows after.
+        ridge: The regularisation of the linear map; None if there is none.
+        explained: The share of what the removed layers added that the map predicts on held-out rows, squared; None if
+            there is no map.
+        has_bias: Whether a bias stands for the mean of what the removed layers added.
+        scale: The factor of the hidden state; 1 if it is not scaled.
+        not_tried: Why not all of linear, bias and scale were tried; empty if they were.
+    """
+
+    cut: str
+    held_out_before: float
+    held_out: float
+    ridge: float | None = None
+    explained: float | None = None
+    has_bias: bool = False
+    scale: float = 1.0
+    not_tried: str = ""
+
+    @property
+    def sentence(self) -> str:
+        """What was done and what it changed, in a sentence."""
+        parts = []
+        if self.ridge is not None and self.explained is not None:
+            parts.append(f"a linear map that predicts {self.explained:.0%} of what it added (ridge {self.ridge:g})")
+        elif self.has_bias:
+            parts.append("the mean of what it added as a bias")
+        if self.scale != 1:
+            parts.append(f"a scale of {self.scale:.3f}")
+        losses = f"loss on held-out rows {self.held_out_before:.4f}"
+        note = f" ({self.not_tried})" if self.not_tried else ""
+        if not parts:
+            return f"Cut {self.cut}: not repaired, since nothing lowers the {losses}{note}"
+        return f"Cut {self.cut}: {' and '.join(parts)}; {losses} -> {self.held_out:.4f}{note}"
+
+
+@dataclass(frozen=True)
 class Training:
-    """A training that has ended.
+    """A training that has ended, or a repair in closed form, whose steps are its cuts.
 
     Args:
         points: The losses of each step.
@@ -32,6 +74,7 @@ class Training:
         parameters: The number of trained parameters.
         seconds: The time of the process that ended it.
         micro_batch_size: The number of rows at once, at the end.
+        cuts: What was done at each cut, if the model was repaired in closed form.
     """
 
     points: tuple[LossPoint, ...]
@@ -41,6 +84,7 @@ class Training:
     parameters: int
     seconds: float
     micro_batch_size: int
+    cuts: tuple[RepairedCut, ...] = ()
 
     @property
     def held_out(self) -> list[tuple[int, float]]:

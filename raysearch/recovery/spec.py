@@ -34,7 +34,11 @@ class RecoveryOptions(Options):
         responses: The answers to prompts: written by the dense model (``self``), or those of the ``data``.
         loss: ``tokens``: cross-entropy; ``distill``: the KL divergence from the dense model on the same tokens.
         top_k: For ``distill``: the number of the dense model's likeliest tokens to keep; the others count as one.
-        method: ``lora``, ``qlora`` (on weights of 4 bits, NF4) or ``full``.
+        method: ``lora``, ``qlora`` (on weights of 4 bits, NF4), ``full``, or ``closed_form``, which trains nothing (see
+            `raysearch.recovery.repair`).
+        repairs: For ``closed_form``: what is tried at each cut: ``linear``, ``bias``, ``scale``.
+        ridges: For ``closed_form``: the regularisations of the linear map, relative to the mean squared input; the one
+            with the least error on held-out rows is taken.
         max_prompt_tokens: The maximum length of a prompt; longer ones are left out.
         max_new_tokens: The maximum length of a written answer; an answer that is cut off is left out.
         temperature: The temperature of written answers.
@@ -78,7 +82,9 @@ class RecoveryOptions(Options):
     responses: Literal["self", "data"] = "self"
     loss: Literal["tokens", "distill"] = "distill"
     top_k: PositiveInt = 64
-    method: Literal["lora", "qlora", "full"] = "lora"
+    method: Literal["lora", "qlora", "full", "closed_form"] = "lora"
+    repairs: Sequence[Literal["linear", "bias", "scale"]] = ("linear", "bias", "scale")
+    ridges: Sequence[NonNegativeFloat] = (0.01, 0.1, 1.0, 10.0)
     max_prompt_tokens: PositiveInt = 512
     max_new_tokens: PositiveInt = 256
     temperature: NonNegativeFloat = 0.9
@@ -118,9 +124,14 @@ class RecoveryOptions(Options):
             raise UserError(f"{size}workers={self.workers}; use one that is")
         if self.batch_size % (self.rows_at_once() * self.workers):
             raise UserError(f"{size}micro_batch_size={self.micro_batch_size}; use one that is")
-        if self.packing and self.loss == "distill":
+        if self.packing and self.loss == "distill" and self.method != "closed_form":
             raise UserError(
                 "recovery.packing=true is not offered with recovery.loss=distill; use recovery.packing=false"
+            )
+        if self.method == "closed_form" and not (self.repairs and self.ridges):
+            raise UserError(
+                "recovery.method=closed_form has nothing to try; name recovery.repairs of linear, bias and scale, and "
+                "recovery.ridges such as [0.1,1]"
             )
         if not self.targets:
             raise UserError("recovery.targets=[] names nothing to train; name linear layers, or all-linear")

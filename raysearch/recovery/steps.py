@@ -38,6 +38,7 @@ from raysearch.recovery.adapter import check_trainable
 from raysearch.recovery.checkpoint import RecoveryEvidence, write_checkpoint, written_by
 from raysearch.recovery.progress import timed
 from raysearch.recovery.prompts import Prompts, TrainingRow, draw_prompts, n_to_train_on, row_of, usable_rows
+from raysearch.recovery.repair import repair
 from raysearch.recovery.responses import write_answers
 from raysearch.recovery.spec import RecoveryOptions, RecoverySpec
 from raysearch.recovery.teacher import top_logits_of
@@ -263,6 +264,7 @@ def heal(
     record = recovery.record
     pruned = recovery.folder / _PRUNED
     is_written = written_by(out) == recovery.name
+    is_closed_form = spec.options.method == "closed_form"
     if not is_written and not [*recovery.folder.glob(f"{TRAINED}/*.safetensors")]:
         (recovery.folder / TRAINED / DONE).unlink(missing_ok=True)  # the weights are only in a checkpoint elsewhere
     model = recovery.model_in(pruned)
@@ -279,15 +281,19 @@ def heal(
             with timed(stages, "checkpoints"):
                 export_search(record, recovery.search, pruned, remove=recovery.size)
         data = TrainingRows.of(prepared.rows, spec.options)
-        if spec.options.loss == "distill" and not is_trained(recovery.folder):
+        setup = TrainingSetup(model, recovery.tokenizer, data, spec.options, recovery.folder, recovery.on_gpu)
+        if is_closed_form:
+            with timed(stages, "repair"):
+                training = repair(setup, recovery.mask, recovery.assessment.info, pool, observer.assessing)
+        elif spec.options.loss == "distill" and not is_trained(recovery.folder):
             with timed(stages, "logits"):
                 folder = recovery.shared / TEACHER
                 top_logits = top_logits_of(data.rows, data.starts, spec.options.top_k, folder, pool, observer.assessing)
-            data = replace(data, top_logits=top_logits)
-    setup = TrainingSetup(model, recovery.tokenizer, data, spec.options, recovery.folder, recovery.on_gpu)
-    with timed(stages, "training"):
-        observer.assessing("training: loading the model, then step 1")
-        training = train(setup, spec.cluster, on_progress=observer.assessing, warn=observer.warn)
+            setup = replace(setup, data=replace(data, top_logits=top_logits))
+    if not is_closed_form:
+        with timed(stages, "training"):
+            observer.assessing("training: loading the model, then step 1")
+            training = train(setup, spec.cluster, on_progress=observer.assessing, warn=observer.warn)
     evidence = RecoveryEvidence(
         size=None if recovery.search.space is LAYERS else recovery.size,
         recovery_id=recovery.name,

@@ -44,7 +44,7 @@ _DIVERGED = 1.5  # the loss has diverged if it is this many times the mean loss 
 _N_FIRST_STEPS = 3
 TRAINED = "trained"  # the folder of the trained adapter or weights
 DONE = "history.json"  # the file in it that marks the end of the training
-_UNFINISHED = "trained.part"
+UNFINISHED = "trained.part"  # the folder of their values until then
 
 
 class _Watch(TrainerCallback):
@@ -130,8 +130,8 @@ def train(
     on_gpu = setup.on_gpu
     trained = folder / TRAINED
     checkpoints = folder / CHECKPOINTS
-    if is_trained(folder):
-        return from_json(Training, (trained / DONE).read_text(encoding="utf-8"))
+    if (earlier := read_training(folder)) is not None:
+        return earlier
     shutil.rmtree(trained, ignore_errors=True)
     started = time.monotonic()
 
@@ -146,11 +146,26 @@ def train(
     training = within_memory(fit_from_last, options, on_gpu, warn)
     release_memory()  # other processes need the GPU's memory
     training = replace(training, seconds=time.monotonic() - started)
-    unfinished = folder / _UNFINISHED
-    (unfinished / DONE).write_text(to_json(training), encoding="utf-8")
-    unfinished.rename(trained)
+    end_training(folder, training)
     shutil.rmtree(checkpoints, ignore_errors=True)
     return training
+
+
+def end_training(folder: Path, training: Training) -> None:
+    """Mark the values in the folder `UNFINISHED` as those of a training that has ended.
+
+    Args:
+        folder: The folder of the recovery.
+        training: The losses and the costs.
+    """
+    unfinished = folder / UNFINISHED
+    (unfinished / DONE).write_text(to_json(training), encoding="utf-8")
+    unfinished.rename(folder / TRAINED)
+
+
+def read_training(folder: Path) -> Training | None:
+    """Return the training in a folder that has ended; None if none has."""
+    return from_json(Training, (folder / TRAINED / DONE).read_text(encoding="utf-8")) if is_trained(folder) else None
 
 
 def _fit(
@@ -175,7 +190,7 @@ def _fit(
                 f"another recovery.learning_rate than {setup.options.learning_rate:g}"
             )
         if trainer.is_world_process_zero():
-            unfinished = setup.folder / _UNFINISHED
+            unfinished = setup.folder / UNFINISHED
             shutil.rmtree(unfinished, ignore_errors=True)
             trained: Any = trainer.accelerator.unwrap_model(trainer.model)
             for config in getattr(trained, "peft_config", {}).values():

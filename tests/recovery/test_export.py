@@ -44,7 +44,7 @@ def test_a_recovered_gguf_file_becomes_a_gguf_file_again(run: Run, cwd: Path, se
     exported = run("export", "latest", "--recovered", "--gguf", "healed.gguf")
     assert exported.code == 0, exported.err
     assert "Wrote healed.gguf: 2 layers" in exported.out
-    assert "The training changed 14 tensors" in exported.out
+    assert "The recovery changed 14 tensors (" in exported.out
     healed, pruned = (
         AutoModelForCausalLM.from_pretrained(folder, attn_implementation="eager", dtype=torch.float32).eval()
         for folder in (cwd / "healed", raysearch.open().search().export("pruned").out)

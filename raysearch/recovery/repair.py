@@ -1,0 +1,390 @@
+"""Repairs a pruned model in closed form, without training: cut by cut, on the model that is repaired before the cut.
+
+At each cut, what can lower the loss is tried, and is taken only if the loss on held-out rows falls:
+
+    linear   a matrix, merged into the last projection before the cut, that predicts what the removed layers added
+    bias     a constant in place of the matrix, where that projection has a bias
+    scale    then a factor of the hidden state: its mean growth in the removed layers, or the square of that
+
+A factor a of the hidden state is merged into the later halves: what they add is divided by a. The norms that read the
+hidden state ignore its size, so the model computes the same.
+
+Sources: ReplaceMe (arXiv 2505.02819) for the matrix; Prune&Comp (arXiv 2507.18212) for the factor; FLAP (arXiv
+2312.11983) for the bias.
+"""
+
+from __future__ import annotations
+
+import shutil
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+import torch
+from safetensors import safe_open
+from safetensors.torch import save_file
+from torch import Tensor
+from transformers import AutoModelForCausalLM, PreTrainedModel
+
+from raysearch.core.cut import Cut, cuts_of
+from raysearch.core.json import from_json, to_json
+from raysearch.core.mask import PARTS, Half, Mask
+from raysearch.core.paths import atomic_file
+from raysearch.errors import UnsupportedModelError
+from raysearch.evaluation.pool import Pool
+from raysearch.models.layers import largest_list, plain_logits
+from raysearch.models.loading import quiet
+from raysearch.models.output_weights import OutputWeights
+from raysearch.models.spec import ModelInfo
+from raysearch.models.verification import tolerance
+from raysearch.recovery.checkpoint import CHANGED
+from raysearch.recovery.cut_jobs import CutRepair, LossJob, OutputsJob, Row, SumsJob
+from raysearch.recovery.linear_map import CutSums, LinearMap, solve, solve_constant
+from raysearch.recovery.progress import run_jobs
+from raysearch.recovery.recovery_record import RepairedCut, Training
+from raysearch.recovery.spec import RecoveryOptions
+from raysearch.recovery.trainer import TrainingSetup
+from raysearch.recovery.training import UNFINISHED, end_training, read_training
+from raysearch.searching.events import LossPoint
+
+_ROWS_PER_JOB = 8
+_HALVES_PER_JOB = 8
+_CHECKED_ROWS = 2  # on which the repaired checkpoint is compared with the walk that was measured
+_FOLDER = "repair"  # of the sums and the repairs of cuts, until the end
+
+
+def repair(
+    setup: TrainingSetup,
+    mask: Mask,
+    dense: ModelInfo,
+    replicas: Callable[[], Pool],
+    on_progress: Callable[[str], None],
+) -> Training:
+    """Repair a pruned checkpoint, and write the changed values to ``trained`` in the setup's folder.
+
+    A cut that is repaired is not repaired again, and sums over rows are not computed again.
+
+    Args:
+        setup: The pruned checkpoint, the rows and the options.
+        mask: The removed layers and halves.
+        dense: The dense model.
+        replicas: Returns its replicas.
+        on_progress: Receives a line after each job.
+
+    Returns:
+        The losses, and what was done at each cut.
+
+    Raises:
+        UnsupportedModelError: The layers have no halves, no weights were found that a repair can change, or the
+            repaired checkpoint is not the model that was measured.
+    """
+    if (earlier := read_training(setup.folder)) is not None:
+        return earlier
+    started = time.monotonic()
+    work = _Repair(setup, mask, dense, replicas, on_progress)
+    work.folder.mkdir(exist_ok=True)
+    repairs: dict[Cut, CutRepair] = {}
+    records: list[RepairedCut] = []
+    for cut in work.cuts:
+        repaired = work.repaired(cut, repairs)
+        repairs[cut] = repaired.repair
+        records.append(repaired.record)
+    changed = work.changed_tensors(repairs)
+    work.check(changed, repairs)
+    unfinished = setup.folder / UNFINISHED
+    shutil.rmtree(unfinished, ignore_errors=True)
+    unfinished.mkdir()
+    save_file(changed, unfinished / CHANGED)
+    training = work.training(records, changed, time.monotonic() - started)
+    end_training(setup.folder, training)
+    shutil.rmtree(work.folder)
+    return training
+
+
+@dataclass(frozen=True)
+class _RepairedCut:
+    """A cut that is repaired, or left as it is."""
+
+    repair: CutRepair
+    record: RepairedCut
+
+
+@dataclass(frozen=True)
+class _Repair:
+    """A repair in progress; see `repair` for the arguments."""
+
+    setup: TrainingSetup
+    mask: Mask
+    dense: ModelInfo
+    replicas: Callable[[], Pool]
+    on_progress: Callable[[str], None]
+
+    @property
+    def options(self) -> RecoveryOptions:
+        return self.setup.options
+
+    @property
+    def folder(self) -> Path:
+        """The folder of the sums and the repairs of cuts."""
+        return self.setup.folder / _FOLDER
+
+    @cached_property
+    def cuts(self) -> tuple[Cut, ...]:
+        return cuts_of(self.mask, self.dense.sites.n_layers)
+
+    @cached_property
+    def _rows(self) -> list[Row]:
+        """All rows; those that are held out come first."""
+        data = self.setup.data
+        return [Row(tuple(row.ids), start) for row, start in zip(data.rows, data.starts, strict=True)]
+
+    @cached_property
+    def held_out(self) -> list[Row]:
+        return self._rows[: self.options.n_held_out(len(self._rows))]
+
+    @cached_property
+    def fitted(self) -> list[Row]:
+        return self._rows[len(self.held_out) :]
+
+    @cached_property
+    def pruned(self) -> PreTrainedModel:
+        """The pruned model."""
+        model = self.setup.model
+        with quiet():
+            loaded: PreTrainedModel = AutoModelForCausalLM.from_pretrained(
+                model.path, dtype="auto", trust_remote_code=model.trust_remote_code
+            )
+        return loaded.eval().requires_grad_(False)
+
+    @cached_property
+    def _block_names(self) -> dict[Half, str]:
+        """The name of the layer of the pruned model that has a half of the dense model."""
+        names = {module: name for name, module in self.pruned.named_modules()}
+        blocks = zip(largest_list(self.pruned), self.dense.sites.blocks(self.mask), strict=True)
+        return {
+            Half(layer, part): names[module]
+            for module, block in blocks
+            for part, layer in zip(PARTS, block, strict=True)
+            if layer is not None
+        }
+
+    def tensors(self, half: Half) -> dict[str, Tensor]:
+        """Return the output weights of a half in the pruned model, by name within the layer."""
+        layer = self.pruned.get_submodule(self._block_names[half])
+        return {weight.name: layer.get_parameter(weight.name).data for weight in self.outputs[half].weights}
+
+    @cached_property
+    def outputs(self) -> dict[Half, OutputWeights]:
+        """The output weights of each half that stays."""
+        halves = [*self._block_names]
+        starts = range(0, len(halves), _HALVES_PER_JOB)
+        jobs = [OutputsJob(tuple(halves[start : start + _HALVES_PER_JOB])) for start in starts]
+        outputs: dict[Half, OutputWeights] = {}
+        for _, outputs_of_job in run_jobs(jobs, self.replicas, "output weights", self.on_progress):
+            outputs |= outputs_of_job
+        return outputs
+
+    def repaired(self, cut: Cut, repairs: Mapping[Cut, CutRepair]) -> _RepairedCut:
+        """Return the repair of a cut: the one of an earlier process, or one that is found now.
+
+        Args:
+            cut: The cut.
+            repairs: The repairs of the cuts before it.
+
+        Returns:
+            The repair, and its record.
+        """
+        file = self.folder / f"cut-{cut.removed[0].position}.safetensors"
+        if file.is_file():
+            with safe_open(file, "np") as saved:
+                record = from_json(RepairedCut, saved.metadata()["record"])
+                values = {name: saved.get_tensor(name) for name in saved.keys()}  # noqa: SIM118 it is no dict
+            return _RepairedCut(CutRepair(values, record.scale), record)
+        repaired = self._find(cut, repairs)
+        values = {name: torch.from_numpy(values) for name, values in repaired.repair.values.items()}
+        with atomic_file(file) as unfinished:
+            save_file(values, unfinished, {"record": to_json(repaired.record)})
+        return repaired
+
+    def _find(self, cut: Cut, repairs: Mapping[Cut, CutRepair]) -> _RepairedCut:
+        """Try what may repair a cut, and return what lowers the loss on the held-out rows."""
+        not_tried = self._why_no_map(cut)
+        fitted = self._sums(cut, repairs, "fitted", self.fitted)
+        held_out = self._sums(cut, repairs, "held-out", self.held_out)
+        maps = []
+        if cut.before is not None and not not_tried:
+            maps = self._maps(self.outputs[cut.before], fitted, held_out)
+        candidates = [CutRepair(), *(self._merged(cut, linear_map) for linear_map, _ in maps)]
+        losses = self._losses(cut, repairs, candidates)
+        best = int(np.argmin(losses))
+        record = RepairedCut(str(cut), losses[0], losses[best], not_tried=not_tried)
+        if best > 0:
+            linear_map, ridge = maps[best - 1]
+            explained = None if ridge is None else 1 - held_out.error(linear_map)
+            record = replace(record, ridge=ridge, explained=explained, has_bias=bool(linear_map.constant.any()))
+        chosen = candidates[best]
+        if "scale" in self.options.repairs and cut.after is not None:
+            growth = fitted.mean_growth
+            scaled = [replace(chosen, scale=scale) for scale in (growth, growth**2)]
+            scaled_losses = self._losses(cut, repairs, scaled)
+            if min(scaled_losses) < losses[best]:
+                chosen = scaled[int(np.argmin(scaled_losses))]
+                record = replace(record, scale=chosen.scale, held_out=min(scaled_losses))
+        return _RepairedCut(chosen, record)
+
+    def _why_no_map(self, cut: Cut) -> str:
+        """Return why no map is tried at a cut; empty if one is."""
+        if cut.before is None:
+            return "no layer stays before it, so only a scale was tried"
+        if not self.outputs[cut.before].can_be_mapped:
+            return f"a norm follows the projection of {cut.before}, so only a scale was tried"
+        return ""
+
+    def _maps(self, outputs: OutputWeights, fitted: CutSums, held_out: CutSums) -> list[tuple[LinearMap, float | None]]:
+        """Return the maps to try, each with its ridge; a constant alone has none.
+
+        Args:
+            outputs: The weights before the cut.
+            fitted: The sums to fit.
+            held_out: The sums by which the ridge is chosen.
+
+        Returns:
+            At most a matrix and a constant.
+        """
+        has_bias = outputs.bias is not None and "bias" in self.options.repairs
+        maps: list[tuple[LinearMap, float | None]] = []
+        if "linear" in self.options.repairs:
+            solutions = [(solve(fitted, ridge, has_bias), ridge) for ridge in self.options.ridges]
+            maps.append(min(solutions, key=lambda solution: held_out.error(solution[0])))
+        if has_bias:
+            maps.append((solve_constant(fitted), None))
+        return maps
+
+    def _merged(self, cut: Cut, linear_map: LinearMap) -> CutRepair:
+        """Return a map as the new values of the weights before a cut, in the dtype of the checkpoint."""
+        assert cut.before is not None, "a map needs weights before the cut"
+        outputs = self.outputs[cut.before]
+        matrix = torch.eye(len(linear_map.matrix), dtype=torch.float64) + torch.from_numpy(linear_map.matrix).T
+        values = outputs.mapped(self.tensors(cut.before), matrix)
+        if outputs.bias is not None:
+            bias = values[outputs.bias.name]
+            values[outputs.bias.name] = (bias.double() + torch.from_numpy(linear_map.constant)).to(bias.dtype)
+        return CutRepair({name: value.float().numpy() for name, value in values.items()})
+
+    def _sums(self, cut: Cut, repairs: Mapping[Cut, CutRepair], name: str, rows: Sequence[Row]) -> CutSums:
+        """Return the sums over rows at a cut. Those of each job are kept until the cut is repaired."""
+        jobs = [
+            SumsJob(first, tuple(rows[first : first + _ROWS_PER_JOB]), self.mask, cut, repairs)
+            for first in range(0, len(rows), _ROWS_PER_JOB)
+        ]
+        files = {job: self.folder / f"{name}-{cut.removed[0].position}-{job.first}.npz" for job in jobs}
+        missing = [job for job in jobs if not files[job].is_file()]
+        for job, sums in run_jobs(missing, self.replicas, f"sums at {cut}", self.on_progress):
+            with atomic_file(files[job]) as unfinished, unfinished.open("wb") as stream:
+                np.savez(stream, **asdict(sums))
+        return CutSums.total(map(_read_sums, files.values()))
+
+    def _losses(self, cut: Cut, repairs: Mapping[Cut, CutRepair], candidates: Sequence[CutRepair]) -> list[float]:
+        """Return the loss on the held-out rows with each of several repairs of a cut, in nats per token."""
+        rows = self.held_out
+        jobs = [
+            LossJob(first, tuple(rows[first : first + _ROWS_PER_JOB]), self.mask, cut, repairs, tuple(candidates))
+            for first in range(0, len(rows), _ROWS_PER_JOB)
+        ]
+        by_job = dict(run_jobs(jobs, self.replicas, f"losses at {cut}", self.on_progress))
+        nats = np.concatenate([by_job[job] for job in jobs], axis=1).sum(axis=1)
+        n_tokens = sum(len(row.ids) - row.start for row in rows)
+        return [float(loss) for loss in nats / n_tokens]
+
+    def changed_tensors(self, repairs: Mapping[Cut, CutRepair]) -> dict[str, Tensor]:
+        """Return the new values of tensors of the pruned model by name, in its dtype.
+
+        Args:
+            repairs: The repair of each cut.
+
+        Returns:
+            The output weights before the cuts, and of all halves after a scale.
+        """
+        repair_before = {cut.before: repair for cut, repair in repairs.items()}
+        scale_at = {cut.after: repair.scale for cut, repair in repairs.items()}
+        changed: dict[str, Tensor] = {}
+        scale = 1.0
+        for half in sorted(self._block_names):
+            scale *= scale_at.get(half, 1.0)
+            tensors = self.tensors(half)
+            repair = repair_before.get(half, CutRepair())
+            values = {name: torch.from_numpy(value) for name, value in repair.values.items()}
+            if scale != 1:
+                plain = {name: tensor.float() for name, tensor in tensors.items()}
+                values = self.outputs[half].scaled({**plain, **values}, 1 / scale)
+            block = self._block_names[half]
+            changed |= {f"{block}.{name}": value.to(tensors[name].dtype) for name, value in values.items()}
+        return changed
+
+    def check(self, changed: Mapping[str, Tensor], repairs: Mapping[Cut, CutRepair]) -> None:
+        """Compare the pruned model with its changed tensors with the repaired walk, by the losses of some rows.
+
+        Args:
+            changed: The changed tensors by name.
+            repairs: The repair of each cut.
+
+        Raises:
+            UnsupportedModelError: They differ by more than rounding.
+        """
+        *_, cut = self.cuts
+        earlier = {other: repair for other, repair in repairs.items() if other != cut}
+        rows = tuple(self.held_out[:_CHECKED_ROWS])
+        job = LossJob(0, rows, self.mask, cut, earlier, (repairs[cut],))
+        ((_, (walked,)),) = run_jobs([job], self.replicas, "check", self.on_progress)
+        self.pruned.load_state_dict(dict(changed), strict=False)
+        own = [_loss(self.pruned, row) for row in rows]
+        gap = float(np.max(np.abs(np.array(own) / walked - 1)))
+        allowed = 10 * max(tolerance(self.pruned.dtype), tolerance(getattr(torch, self.dense.dtype)))
+        if not gap <= allowed:
+            raise UnsupportedModelError(
+                f"the repaired model cannot be written: its losses differ by {gap:.1e} from those that were measured; "
+                "use recovery.method=lora"
+            )
+
+    def training(self, records: Sequence[RepairedCut], changed: Mapping[str, Tensor], seconds: float) -> Training:
+        """Return the record of the repair; each cut counts as a step.
+
+        Args:
+            records: What was done at each cut.
+            changed: The changed tensors by name.
+            seconds: The time of this process.
+
+        Returns:
+            The record.
+        """
+        n_tokens = sum(len(row.ids) for row in self.fitted)
+        points = [LossPoint(0, 0, None, records[0].held_out_before)]
+        points += [LossPoint(step, step * n_tokens, None, cut.held_out) for step, cut in enumerate(records, start=1)]
+        return Training(
+            points=tuple(points),
+            steps=len(records),
+            best_step=len(records),
+            tokens=n_tokens,
+            parameters=sum(tensor.numel() for tensor in changed.values()),
+            seconds=seconds,
+            micro_batch_size=0,
+            cuts=tuple(records),
+        )
+
+
+def _read_sums(file: Path) -> CutSums:
+    with np.load(file) as saved:
+        return CutSums(
+            saved["inputs"], saved["products"], float(saved["targets"]), float(saved["growth"]), int(saved["n_tokens"])
+        )
+
+
+@torch.no_grad()
+def _loss(model: PreTrainedModel, row: Row) -> float:
+    """Return the summed loss of a row in a plain forward, in nats."""
+    ids = torch.tensor([row.ids])
+    log_p = plain_logits(model, ids).double().log_softmax(-1)[0, row.start - 1 : -1]
+    return -log_p.gather(-1, ids[0, row.start :, None]).sum().item()
