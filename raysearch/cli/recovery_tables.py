@@ -32,9 +32,10 @@ def recovery_parts(record: RecoveryRecord, search_id: str | None = None) -> list
     """
     method = f", {record.way}" if record.way else ""
     origin = "" if search_id in (None, record.search_id) else f", as {record.search_id} found it"
+    work = "repaired" if record.training.cuts else "trained"
     columns = "", "dense", "pruned", "recovered", "pruned / dense", "recovered / dense"
     table = new_table(
-        f"{record.recovery_id}{method}: trained without {record.mask}{origin}", *columns, left_aligned=("",)
+        f"{record.recovery_id}{method}: {work} without {record.mask}{origin}", *columns, left_aligned=("",)
     )
     rows = []
     for numbers in record.numbers:
@@ -78,6 +79,12 @@ def cost_lines(cost: RecoveryCost) -> list[str]:
     """Return the lines on the expected cost of a recovery."""
     rows = f"{count(cost.rows, 'row')}{left_out(cost.left_out)}"
     answers = f"The dense model writes {count(cost.answers, 'answer')}, {count(cost.answer_tokens, 'token')} at most"
+    if cost.forwards is not None:
+        repair = (
+            f"No training: {count(cost.steps, 'cut')}, about {cost.forwards:.1f} forwards of the dense model over "
+            f"{count(cost.tokens, 'token')}"
+        )
+        return [rows, *([answers] if cost.answers else []), repair]
     training = (
         f"Training: {count(cost.steps, 'step')}, about {count(cost.tokens, 'token')}; "
         f"{short_duration(cost.step_s)} a step, {duration(cost.seconds)} of training, "

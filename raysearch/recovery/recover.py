@@ -19,6 +19,7 @@ from torch.nn import Module
 from raysearch.assessment.assess import assess_masks, check_tasks, plan_assessment
 from raysearch.assessment.results import Result
 from raysearch.assessment.speed import PeakMemory
+from raysearch.core.cut import cuts_of
 from raysearch.core.mask import Mask
 from raysearch.core.paths import sizes_of_folders
 from raysearch.evaluation.memory import release_memory
@@ -32,6 +33,7 @@ from raysearch.recovery.checkpoint import why_not_replaced, write_card, written_
 from raysearch.recovery.progress import timed
 from raysearch.recovery.prompts import LeftOut, Question, TrainingRow, n_to_train_on, row_of, usable_rows
 from raysearch.recovery.recovery_record import RecoveryRecord, recoveries_of, write_recovery
+from raysearch.recovery.repair import n_forwards
 from raysearch.recovery.results import RecoveryCost, RecoveryResult
 from raysearch.recovery.spec import RecoveryOptions, RecoverySpec
 from raysearch.recovery.steps import RECOVERED, TEACHER, PlannedRecovery, heal, prepare, remove_copies, remove_models
@@ -211,6 +213,19 @@ def recovery_cost(
     rows = [*prompts.rows, *usable_rows(results, left_out)]
     rows = rows[: n_to_train_on(rows, options, left_out, spec.data)]
     n_train = len(rows) - options.n_held_out(len(rows))
+    if options.method == "closed_form":
+        return RecoveryCost(
+            rows=len(rows),
+            answers=n_answers,
+            answer_tokens=n_answers * options.max_new_tokens,
+            tokens=sum(len(row.ids) for row in rows),
+            steps=len(cuts_of(recovery.mask, recovery.assessment.info.sites.n_layers)),
+            step_s=0.0,
+            seconds=0.0,
+            memory_bytes=0,
+            left_out=dict(left_out),
+            forwards=n_forwards(recovery.mask, recovery.assessment.info.sites, n_train / len(rows)),
+        )
     mean_tokens = sum(len(row.ids) for row in rows) / len(rows)
     if options.packing:
         n_packed = math.ceil(n_train * mean_tokens / options.max_tokens)

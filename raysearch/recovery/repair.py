@@ -33,6 +33,7 @@ from raysearch.core.cut import Cut, cuts_of
 from raysearch.core.json import from_json, to_json
 from raysearch.core.mask import PARTS, Half, Mask
 from raysearch.core.paths import atomic_file
+from raysearch.core.site import Sites
 from raysearch.errors import UnsupportedModelError
 from raysearch.evaluation.pool import Pool
 from raysearch.models.layers import largest_list, plain_logits
@@ -52,6 +53,7 @@ from raysearch.searching.events import LossPoint
 
 _ROWS_PER_JOB = 8
 _HALVES_PER_JOB = 8
+_N_LOSSES = 5  # at most, at each cut: as it is, with a matrix, with a constant, and with two scales
 _CHECKED_ROWS = 2  # on which the repaired checkpoint is compared with the walk that was measured
 _FOLDER = "repair"  # of the sums and the repairs of cuts, until the end
 
@@ -102,6 +104,22 @@ def repair(
     end_training(setup.folder, training)
     shutil.rmtree(work.folder)
     return training
+
+
+def n_forwards(mask: Mask, sites: Sites, fitted_share: float) -> float:
+    """Return the number of forwards of the dense model over all rows that a repair takes, about.
+
+    Args:
+        mask: The removed layers and halves.
+        sites: The layers of the dense model.
+        fitted_share: The share of the rows that the maps are fitted to; the others are held out.
+
+    Returns:
+        The number: for each cut, all rows up to its end once, and the held-out rows through all layers five times.
+    """
+    cuts = cuts_of(mask, sites.n_layers)
+    ends = sum((cut.removed[-1].position + 1) / (2 * sites.n_layers) for cut in cuts)
+    return ends + len(cuts) * _N_LOSSES * (1 - fitted_share)
 
 
 @dataclass(frozen=True)

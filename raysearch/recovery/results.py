@@ -85,10 +85,10 @@ class RecoveryResult:
             estimates = (numbers.dense, numbers.pruned, numbers.recovered, numbers.regained)
             cells = [numbers.metric.heading, *map(estimate_text, estimates)]
             rows.append("<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in cells) + "</tr>")
-        steps = count(self.training.steps, "step")
-        tokens = count(self.training.tokens, "token")
-        caption = f"<b>{escape(self.recovery_id)}</b>: {escape(self.model)} without layers {self.mask}, trained for "
-        caption += f"{steps} on {tokens}"
+        cuts = self.training.cuts
+        work = f"repaired at {count(len(cuts), 'cut')}" if cuts else f"trained for {count(self.training.steps, 'step')}"
+        caption = f"<b>{escape(self.recovery_id)}</b>: {escape(self.model)} without layers {self.mask}, {work} on "
+        caption += count(self.training.tokens, "token")
         return f"<p>{caption}</p><table><thead><tr>{head}</tr></thead><tbody>{''.join(rows)}</tbody></table>"
 
     @model_serializer(mode="wrap")
@@ -111,6 +111,7 @@ class RecoveryCost:
         seconds: The seconds of all steps.
         memory_bytes: The peak memory of the measured step.
         left_out: The number of rows that are left out, by the reason.
+        forwards: Without training, the number of forwards of the dense model over all rows, about; None for a training.
     """
 
     rows: int
@@ -122,3 +123,4 @@ class RecoveryCost:
     seconds: float
     memory_bytes: int
     left_out: Mapping[str, int]
+    forwards: float | None = None

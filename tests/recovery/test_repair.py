@@ -97,6 +97,9 @@ def test_the_repaired_checkpoint_has_the_recorded_losses_in_plain_transformers(
     run: Run, search: Command, recover: Command
 ) -> None:
     search()
+    costs = recover("", "--dry-run")
+    assert costs["steps"] == 2
+    assert costs["forwards"] == pytest.approx(2 / 5 + 4 / 5 + 2 * 5 * 0.2), "up to each cut, and 5 times held-out rows"
     result = recover("repaired")
     done(run, "export", "latest", "--out", "pruned")
     cuts = result["training"]["cuts"]
