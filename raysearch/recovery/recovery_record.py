@@ -58,7 +58,7 @@ class RepairedCut:
         losses = f"loss on held-out rows {self.held_out_before:.4f}"
         note = f" ({self.not_tried})" if self.not_tried else ""
         if not parts:
-            return f"Cut {self.cut}: not repaired, since nothing lowers the {losses}{note}"
+            return f"Cut {self.cut}: not repaired, since nothing lowers the {losses} beyond its error{note}"
         return f"Cut {self.cut}: {' and '.join(parts)}; {losses} -> {self.held_out:.4f}{note}"
 
 

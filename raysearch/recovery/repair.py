@@ -1,6 +1,7 @@
 """Repairs a pruned model in closed form, without training: cut by cut, on the model that is repaired before the cut.
 
-At each cut, what can lower the loss is tried, and is taken only if the loss on held-out rows falls:
+At each cut, what can lower the loss is tried, and is taken only if the loss on held-out rows falls by more than its
+standard error:
 
     linear   a matrix, merged into the last projection before the cut, that predicts what the removed layers added
     bias     a constant in place of the matrix, where that projection has a bias
@@ -23,6 +24,7 @@ from functools import cached_property
 from pathlib import Path
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from safetensors import safe_open
 from safetensors.torch import save_file
@@ -50,6 +52,7 @@ from raysearch.recovery.spec import RecoveryOptions
 from raysearch.recovery.trainer import TrainingSetup
 from raysearch.recovery.training import UNFINISHED, end_training, read_training
 from raysearch.searching.events import LossPoint
+from raysearch.stats.estimates import mean
 
 _ROWS_PER_JOB = 8
 _HALVES_PER_JOB = 8
@@ -237,20 +240,21 @@ class _Repair:
             maps = self._maps(self.outputs[cut.before], fitted, held_out)
         candidates = [CutRepair(), *(self._merged(cut, linear_map) for linear_map, _ in maps)]
         losses = self._losses(cut, repairs, candidates)
-        best = int(np.argmin(losses))
-        record = RepairedCut(str(cut), losses[0], losses[best], not_tried=not_tried)
+        best = _best(losses)
+        chosen = candidates[best]
+        chosen_losses = losses[best]
+        record = RepairedCut(str(cut), self._per_token(losses[0]), self._per_token(chosen_losses), not_tried=not_tried)
         if best > 0:
             linear_map, ridge = maps[best - 1]
             explained = None if ridge is None else 1 - held_out.error(linear_map)
             record = replace(record, ridge=ridge, explained=explained, has_bias=bool(linear_map.constant.any()))
-        chosen = candidates[best]
         if "scale" in self.options.repairs and cut.after is not None:
             growth = fitted.mean_growth
-            scaled = [replace(chosen, scale=scale) for scale in (growth, growth**2)]
-            scaled_losses = self._losses(cut, repairs, scaled)
-            if min(scaled_losses) < losses[best]:
-                chosen = scaled[int(np.argmin(scaled_losses))]
-                record = replace(record, scale=chosen.scale, held_out=min(scaled_losses))
+            candidates = [chosen, *(replace(chosen, scale=scale) for scale in (growth, growth**2))]
+            losses = np.vstack([chosen_losses, self._losses(cut, repairs, candidates[1:])])
+            best = _best(losses)
+            chosen = candidates[best]
+            record = replace(record, scale=chosen.scale, held_out=self._per_token(losses[best]))
         return _RepairedCut(chosen, record)
 
     def _why_no_map(self, cut: Cut) -> str:
@@ -305,17 +309,21 @@ class _Repair:
                 np.savez(stream, **asdict(sums))
         return CutSums.total(map(_read_sums, files.values()))
 
-    def _losses(self, cut: Cut, repairs: Mapping[Cut, CutRepair], candidates: Sequence[CutRepair]) -> list[float]:
-        """Return the loss on the held-out rows with each of several repairs of a cut, in nats per token."""
+    def _losses(
+        self, cut: Cut, repairs: Mapping[Cut, CutRepair], candidates: Sequence[CutRepair]
+    ) -> npt.NDArray[np.float64]:
+        """Return the loss of each held-out row with each of several repairs of a cut, in nats, [candidates, rows]."""
         rows = self.held_out
         jobs = [
             LossJob(first, tuple(rows[first : first + _ROWS_PER_JOB]), self.mask, cut, repairs, tuple(candidates))
             for first in range(0, len(rows), _ROWS_PER_JOB)
         ]
         by_job = dict(run_jobs(jobs, self.replicas, f"losses at {cut}", self.on_progress))
-        nats = np.concatenate([by_job[job] for job in jobs], axis=1).sum(axis=1)
-        n_tokens = sum(len(row.ids) - row.start for row in rows)
-        return [float(loss) for loss in nats / n_tokens]
+        return np.concatenate([by_job[job] for job in jobs], axis=1)
+
+    def _per_token(self, losses: npt.NDArray[np.float64]) -> float:
+        """Return the summed loss of the held-out rows in nats per token."""
+        return float(losses.sum() / sum(len(row.ids) - row.start for row in self.held_out))
 
     def changed_tensors(self, repairs: Mapping[Cut, CutRepair]) -> dict[str, Tensor]:
         """Return the new values of tensors of the pruned model by name, in its dtype.
@@ -391,6 +399,20 @@ class _Repair:
             micro_batch_size=0,
             cuts=tuple(records),
         )
+
+
+def _best(losses: npt.NDArray[np.float64]) -> int:
+    """Return the repair with the lowest loss; 0 if it is not lower than that of repair 0 by more than a standard error.
+
+    Args:
+        losses: The loss of each row with each repair, [repairs, rows].
+
+    Returns:
+        The index of the repair.
+    """
+    best = int(losses.sum(axis=1).argmin())
+    gain = mean([float(difference) for difference in losses[0] - losses[best]])
+    return best if gain.value > (gain.error or 0.0) else 0
 
 
 def _read_sums(file: Path) -> CutSums:

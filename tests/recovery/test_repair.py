@@ -188,8 +188,8 @@ def test_a_cut_that_no_repair_helps_is_left_as_it_is(
 ) -> None:
     search()
 
-    def rising(self: Any, cut: Any, repairs: Any, candidates: Any) -> list[float]:
-        return [9.0 + index for index in range(len(candidates))]
+    def rising(self: Any, cut: Any, repairs: Any, candidates: Any) -> Any:
+        return np.array([[9.0 + index] * N_HELD_OUT for index in range(len(candidates))])
 
     monkeypatch.setattr(repair._Repair, "_losses", rising)
     result = recover("repaired")
