@@ -74,6 +74,8 @@ class PlannedRecovery:
         spec: The specification of the recovery.
         mask: The mask.
         assessment: The dense model, and the plan of its assessment.
+        teacher: The model that writes answers and whose logits are learned, and the plan of its assessment: the dense
+            model, or the original model if the dense model is itself a recovered one.
         name: The id of the recovery.
         folder: The folder for the results of its steps.
         shared: The folder for the rows and the dense model's logits, which several masks may share.
@@ -86,6 +88,7 @@ class PlannedRecovery:
     spec: RecoverySpec
     mask: Mask
     assessment: AssessmentPlan
+    teacher: AssessmentPlan
     name: str
     folder: Path
     shared: Path
@@ -95,17 +98,6 @@ class PlannedRecovery:
     def size(self) -> int:
         """The size of the mask, as ``remove=`` counts it."""
         return self.record.finished_result.space.size_of(self.mask)
-
-    @property
-    def required_numbers(self) -> dict[str, str]:
-        """The name of each number to assess, except speeds, with a digest of its inputs."""
-        plan = self.assessment
-        texts = (*plan.spec.texts, *plan.spec.generation)
-        numbers = {name: calibration.fingerprint for name, calibration in zip(texts, plan.calibrations, strict=True)}
-        numbers |= {source.name: plan.name_of(source) for source in plan.sources}
-        if plan.problems:
-            numbers["probe"] = plan.named({"probe": [problem.prompt for problem in plan.problems]})
-        return numbers
 
     def model_in(self, folder: Path, suffix: str = "") -> ModelSpec:
         """Return the searched model with the weights of a folder.
@@ -133,7 +125,7 @@ class PlannedRecovery:
     @functools.cached_property
     def prompts(self) -> Prompts:
         """The prompts or text to train on, without those of the calibration and the assessment."""
-        plan = self.assessment
+        plan = self.teacher
         searched = prepare_data(self.search.evaluation, plan.info, plan.files).calibrations
         measured = SeenTexts([*searched, *plan.calibrations], self.tokenizer)
         return draw_prompts(self.spec.data, self.spec.options, self.tokenizer, measured, plan.info.max_positions)
@@ -144,6 +136,16 @@ class PlannedRecovery:
         return load_tokenizer(self.assessment.info.model)
 
 
+def required_numbers(plan: AssessmentPlan) -> dict[str, str]:
+    """Return the name of each number of an assessment, except speeds, with a digest of its inputs."""
+    texts = (*plan.spec.texts, *plan.spec.generation)
+    numbers = {name: calibration.fingerprint for name, calibration in zip(texts, plan.calibrations, strict=True)}
+    numbers |= {source.name: plan.name_of(source) for source in plan.sources}
+    if plan.problems:
+        numbers["probe"] = plan.named({"probe": [problem.prompt for problem in plan.problems]})
+    return numbers
+
+
 def prepare(
     record: SearchRecord,
     ledger: Ledger,
@@ -152,6 +154,7 @@ def prepare(
     remove: int | None,
     plan: AssessmentPlan | None = None,
     shared: Path | None = None,
+    teacher: AssessmentPlan | None = None,
     warn: Callable[[str], None] = lambda sentence: None,
 ) -> PlannedRecovery:
     """Check everything that can be checked before anything is computed, and name the recovery.
@@ -164,6 +167,7 @@ def prepare(
         remove: See `recover_search`.
         plan: The dense model and the plan of its assessment; None to read the model now.
         shared: A folder for rows and logits that several masks share; None for the recovery's own folder.
+        teacher: The teacher and the plan of its assessment; None for the dense model.
         warn: Receives a sentence if the search's own data are too few to train on.
 
     Returns:
@@ -181,12 +185,15 @@ def prepare(
     check_trainable(plan.info.model, spec.options)
     for note in plan.notes:
         warn(note)
-    with_default_data = _named(record, ledger, search, spec, remove, plan, shared)
+    named = functools.partial(
+        _named, record, ledger, search, remove=remove, plan=plan, shared=shared, teacher=teacher or plan
+    )
+    with_default_data = named(spec)
     own_data_spec = spec.on_own_data(evaluation, search.config)
     if own_data_spec is None:
         return with_default_data
-    with_own_data = _named(record, ledger, search, own_data_spec, remove, plan, shared)
-    if (with_own_data.shared / _CARD).is_file():  # drawn earlier
+    with_own_data = named(own_data_spec)
+    if has_rows(with_own_data.shared):  # drawn earlier
         return with_own_data
     try:
         prompts = with_own_data.prompts
@@ -211,14 +218,16 @@ def _named(
     ledger: Ledger,
     search: SearchSpec,
     spec: RecoverySpec,
+    *,
     remove: int | None,
     plan: AssessmentPlan,
     shared: Path | None,
+    teacher: AssessmentPlan,
 ) -> PlannedRecovery:
     """Return a recovery, named by a digest of everything that it depends on."""
     mask = record.best_of_size(remove).mask
     size = record.finished_result.space.size_of(mask)
-    measured = sorted(calibration.text_fingerprint for calibration in plan.calibrations)
+    measured = sorted(calibration.text_fingerprint for calibration in teacher.calibrations)
     identity = {
         "model": plan.fingerprint,
         "calibrations": record.identifying,
@@ -226,11 +235,12 @@ def _named(
         **spec.identity,
         **({"measured": measured} if measured else {}),  # the rows share no text with these
         "files": [plan.files.tokenizer_fingerprint, *spec.digests],
+        **({"teacher": teacher.fingerprint} if teacher is not plan else {}),
     }
     name = f"recover-m{size}-{digest(identity, 8)}"
     folder = ledger.path.absolute().parent / "recoveries" / name  # workers have other current folders
     return PlannedRecovery(
-        record, ledger, search, spec, mask, plan, name, folder, shared or folder, plan.info.model.on_gpu
+        record, ledger, search, spec, mask, plan, teacher, name, folder, shared or folder, plan.info.model.on_gpu
     )
 
 
@@ -254,7 +264,7 @@ def heal(
         out: The folder of the recovered checkpoint.
         stages: The seconds of each stage; those of this call are added.
         observer: Receives the progress.
-        replicas: Replicas of the dense model; None to start some if they are needed.
+        replicas: Replicas of the teacher; None to start some if they are needed.
 
     Returns:
         The evidence for the model card, and the number of answers that the dense model wrote now.
@@ -270,7 +280,7 @@ def heal(
         check_room(recovery)
     recovery.folder.mkdir(parents=True, exist_ok=True)
     recovery.shared.mkdir(parents=True, exist_ok=True)
-    with replicas or opening(spec.cluster, recovery.assessment.info, _N_JOBS) as pool:
+    with replicas or opening(spec.cluster, recovery.teacher.info, _N_JOBS) as pool:
         with timed(stages, "data"):
             prepared = _prepare_rows(recovery, pool, observer)
         if not (pruned / RECORD).is_file() and not (is_written and is_trained(recovery.folder)):
@@ -297,7 +307,7 @@ def heal(
         n_layers_dense=recovery.assessment.info.sites.n_layers,
         method=spec.options,
         rows=len(prepared.rows),
-        data=_describe_data(spec),
+        data=describe_data(spec),
         left_out=prepared.left_out,
         training=training,
         version=VERSION,
@@ -336,6 +346,11 @@ def remove_copies(folder: Path, options: RecoveryOptions) -> None:
             weights.unlink()
 
 
+def has_rows(folder: Path) -> bool:
+    """Return whether the rows to train on were drawn earlier and are in a recovery's folder."""
+    return (folder / _CARD).is_file()
+
+
 class _PreparedRows(NamedTuple):
     """The rows to train on.
 
@@ -368,7 +383,7 @@ def _prepare_rows(recovery: PlannedRecovery, replicas: Callable[[], Pool], obser
     answers = [(question.answer, False) for question in prompts.questions]
     if options.responses == "self":
         texts, n_new_answers = write_answers(
-            prompts.questions, options, recovery.assessment, recovery.ledger, replicas, observer.assessing
+            prompts.questions, options, recovery.teacher, recovery.ledger, replicas, observer.assessing
         )
         answers = [(text.text.strip(), text.cut_off) for text in texts]
     results = [
@@ -384,8 +399,8 @@ def _prepare_rows(recovery: PlannedRecovery, replicas: Callable[[], Pool], obser
         "rows": len(rows),
         "tokens": sum(len(row.ids) for row in rows),
         "left_out": left_out,
-        "data": _describe_data(recovery.spec),
-        "answered_by": recovery.assessment.fingerprint if prompts.questions and options.responses == "self" else None,
+        "data": describe_data(recovery.spec),
+        "answered_by": recovery.teacher.fingerprint if prompts.questions and options.responses == "self" else None,
         "sha256": hashlib.sha256(content.encode()).hexdigest(),
     }
     write_atomically(folder / _ROWS, content)
@@ -393,7 +408,7 @@ def _prepare_rows(recovery: PlannedRecovery, replicas: Callable[[], Pool], obser
     return _PreparedRows(rows, dict(left_out), n_new_answers)
 
 
-def _describe_data(spec: RecoverySpec) -> dict[str, Any]:
+def describe_data(spec: RecoverySpec) -> dict[str, Any]:
     """Return the description of the data for cards."""
     is_text = isinstance(spec.data.draw, WindowOptions)
     description = {**spec.data.rows.describe(), "responses": None if is_text else spec.options.responses}
