@@ -106,6 +106,8 @@ def _resolve_healing(config: dict[str, Any], _: Sequence[Override], config_dir: 
     text = heal.get("recover_with")
     if text is None:
         return
+    if config["choices"]["heal"] == "none":
+        raise UserError("heal.recover_with has overrides, and heal=none recovers nothing; add heal=recover")
     overrides = split_overrides(_recovery_text(text, "heal"), "heal.recover_with=")
     sections = ("data", "recovery", "assess")
     for override in overrides:

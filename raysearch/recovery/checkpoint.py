@@ -232,7 +232,11 @@ def write_card(
         "recovery_id": evidence.recovery_id,
         "mask": mask,
         "n_layers_dense": evidence.n_layers_dense,
-        "evidence": {**asdict(replace(evidence, stages=())), "mask": mask, "stages": plain([*evidence.stages])},
+        "evidence": {
+            **asdict(replace(evidence, stages=())),
+            "mask": mask,
+            "stages": plain(evidence.stages, tuple[Stage, ...]),
+        },
         "assessed": assessed,
         "not_replaced": not_replaced,
     }

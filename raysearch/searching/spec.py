@@ -216,7 +216,7 @@ class SearchSpec:
                 f"{stages} recovers one mask in each stage, and refine=recover several; use refine=none, or leave "
                 "schedule out"
             )
-        self._check_objectives("heal=none")
+        self._check_objectives("leave heal and schedule out")
 
     def _check_objectives(self, without_recovery: str) -> None:
         """Refuse objectives that a recovered model does not have; the remedy turns the recovery off."""
