@@ -46,6 +46,7 @@ def healed(arguments: argparse.Namespace, schedule: tuple[int, ...], draw: int) 
         *(f"data.samples={arguments.windows}", f"data.seq_len={arguments.seq_len}", f"data.seed={draw}"),
         "tracking=none",
         "heal=recover",
+        searcher=arguments.searcher,
         remove=N_REMOVE,
         schedule=[*schedule],
         heal={"recover_with": " ".join(recover_with)},
@@ -80,6 +81,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", type=Path, required=True)
     parser.add_argument("--store", type=Path, required=True)
+    parser.add_argument("--searcher", default="greedy")
     parser.add_argument("--steps", type=int, default=96, help="of training in all, a multiple of 3")
     parser.add_argument("--rows", type=int, default=288, help="windows to train on; all steps repeat them")
     parser.add_argument("--windows", type=int, default=16, help="of the calibration")

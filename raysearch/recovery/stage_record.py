@@ -43,13 +43,16 @@ class StageRecord:
 
 
 def read_stage(ledger: Ledger, model: str, recovery_id: str, number: int) -> StageRecord | None:
-    """Return the record of a stage; None if it has not finished.
+    """Read the record of a stage.
 
     Args:
         ledger: The ledger.
         model: The fingerprint of the original model.
         recovery_id: The id of the recovery as a whole.
         number: The number of the stage, 1-based.
+
+    Returns:
+        The record; None if the stage has not finished.
     """
     return read_assessments(ledger, model, _name(recovery_id, number), [Mask()], StageRecord).get(Mask())
 
@@ -68,11 +71,14 @@ def write_stage(ledger: Ledger, model: str, recovery_id: str, number: int, stage
 
 
 def recorded_stages(ledger: Ledger, record: SearchRecord) -> list[StageRecord]:
-    """Return the stages of a finished search; none if it has no stages.
+    """Read the stages of a finished search.
 
     Args:
         ledger: The ledger.
         record: The search.
+
+    Returns:
+        The stages, in order; none if the search has none.
     """
     result = record.finished_result
     if result.staged is None:

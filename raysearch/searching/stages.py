@@ -91,17 +91,20 @@ class FixedMasks(Searcher):
 
 
 def protected_after(protected: Collection[int], removed: Mask) -> list[int]:
-    """Return the numbers that protected layers have in a model without the removed layers, ascending.
+    """Return the numbers that protected layers have in a model without the removed layers.
 
     Args:
         protected: The layers, in the numbering of the model; none of them is removed.
         removed: The removed layers.
+
+    Returns:
+        The numbers, ascending.
     """
     return sorted(layer - sum(earlier < layer for earlier in removed) for layer in protected)
 
 
 def stage_problems(problem: Problem, schedule: Sequence[int]) -> list[Problem]:
-    """Return a problem of the size of each stage's; which layers are gone is not known before the searches.
+    """Return problems of the sizes that the stages will have; which layers are gone is not known before the searches.
 
     Args:
         problem: The problem of the whole search.

@@ -116,11 +116,10 @@ def test_the_original_model_is_the_teacher_of_the_last_stage(
 ) -> None:
     """The oracle: the likeliest tokens by a plain forward of the original model."""
     setups: list[Any] = []
-    train = steps.train
 
     def spied(setup: Any, *arguments: Any, **options: Any) -> Training:
         setups.append(setup)
-        return train(setup, *arguments, **options)
+        return training.train(setup, *arguments, **options)
 
     monkeypatch.setattr(steps, "train", spied)
     done(run, *command)
@@ -302,8 +301,8 @@ def test_mistakes_are_refused_in_one_sentence(
 def test_protected_layers_keep_their_place_in_smaller_models() -> None:
     assert protected_after({0, 4, 9}, Mask.of(1, 2, 6)) == [0, 2, 6]
     first, second = stage_problems(Problem.create(6, 3, [0, -1]), [1, 2])
-    assert (len(first.sites), first.n_remove, first.protected) == (6, 1, {0, 5})
-    assert (len(second.sites), second.n_remove, second.protected) == (5, 2, {0, 4})
+    assert (len(first.sites), first.n_remove, first.protected) == (6, 1, frozenset({0, 5}))
+    assert (len(second.sites), second.n_remove, second.protected) == (5, 2, frozenset({0, 4}))
 
 
 def test_trainings_that_follow_each_other_add_up() -> None:
