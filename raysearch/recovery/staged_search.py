@@ -37,6 +37,7 @@ from raysearch.recovery.stage_record import StageRecord, read_stage, write_stage
 from raysearch.recovery.steps import (
     RECOVERED,
     TEACHER,
+    check_first_gpu,
     describe_data,
     has_rows,
     heal,
@@ -108,6 +109,7 @@ class StagedSearch:
             UserError: The data or the assessment do not fit the model, or too few rows are left to train on.
         """
         evaluation = search.evaluation
+        check_first_gpu(evaluation.model.device)
         teacher = plan_assessment(
             spec.assess, evaluation.model, evaluation.cluster, evaluation.ledger, searched=evaluation
         )

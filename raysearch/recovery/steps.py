@@ -235,8 +235,9 @@ def _named(
         **spec.identity,
         **({"measured": measured} if measured else {}),  # the rows share no text with these
         "files": [plan.files.tokenizer_fingerprint, *spec.digests],
-        **({"teacher": teacher.fingerprint} if teacher is not plan else {}),
     }
+    if teacher is not plan:  # a stage of a search, which deletes the recovery's folder when it is no longer needed
+        identity |= {"teacher": teacher.fingerprint, "stage_of": shared and shared.name}
     name = f"recover-m{size}-{digest(identity, 8)}"
     folder = ledger.path.absolute().parent / "recoveries" / name  # workers have other current folders
     return PlannedRecovery(
