@@ -23,7 +23,7 @@ from raysearch.configuration.compose import (
     with_section,
 )
 from raysearch.configuration.merge import MergedConfig
-from raysearch.configuration.overrides import Override, key_of, section_of
+from raysearch.configuration.overrides import Override, as_overrides, key_of, section_of
 from raysearch.configuration.tree import (
     OWN,
     AssessConfig,
@@ -47,7 +47,7 @@ from raysearch.core.validation import no_value, validated
 from raysearch.errors import Mistakes, UserError, within
 from raysearch.evaluation.spec import CalibrationSpec, EvaluationSpec
 from raysearch.models.source import with_dtype
-from raysearch.models.spec import label_of
+from raysearch.models.spec import ModelSpec, label_of
 from raysearch.recovery.healer import RecoveryHealer
 from raysearch.recovery.refine import RecoveryRefiner
 from raysearch.recovery.spec import RecoverySpec
@@ -498,7 +498,19 @@ def _recover_spec(
         cluster,
         dataclasses.replace(options, responses=responses or "data") if is_own else None,
         {f"{name}.{key}": value for name, section in sections.items() for key, value in section.items()},
+        None if options.teacher is None else _teacher(options.teacher, cluster),
     )
+
+
+def _teacher(name: str, cluster: ClusterOptions) -> ModelSpec:
+    """Build the teacher of a recovery, as ``model=`` builds a model.
+
+    Args:
+        name: Its name.
+        cluster: The cluster of its replicas.
+    """
+    model = within("recovery.teacher", evaluation_spec, as_overrides({"model": name}), ()).model
+    return cluster.place(model)
 
 
 def tracking_options(config: Mapping[str, Any]) -> TrackingOptions:

@@ -116,6 +116,8 @@ def _resolve_healing(config: dict[str, Any], _: Sequence[Override], config_dir: 
                 f"heal.recover_with has {override}, and models are recovered on the search's own cluster; give only "
                 "overrides of data, recovery and assess"
             )
+        if key_of(override) == "recovery.teacher":
+            raise UserError(f"heal.recover_with has {override}, and the original model is the teacher; leave it out")
     composed = within("heal.recover_with", compose, "recover", overrides, config_dir)
     heal["recover_with"] = {name: composed[name] for name in (*sections, "choices")}
 

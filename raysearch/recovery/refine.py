@@ -167,7 +167,8 @@ class RecoveryRefiner(Options):
         stages: dict[str, float] = {}
         out = recovery.folder / RECOVERED
         mask_observer = Prefixed(f"mask {recovery.mask}: ", observer)
-        evidence, _ = heal(recovery, out, stages, mask_observer, replicas_of(session))
+        replicas = None if self.spec.teacher is not None else replicas_of(session)
+        evidence, _ = heal(recovery, out, stages, mask_observer, replicas)
         mask_observer.assessing("evaluating the recovered model")
         return _RecoveredLosses(
             recovery_id=recovery.name,

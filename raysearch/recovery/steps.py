@@ -19,6 +19,8 @@ import torch
 from raysearch.assessment.assess import plan_assessment
 from raysearch.assessment.context import AssessmentPlan
 from raysearch.assessment.own_data import name_of
+from raysearch.assessment.spec import AssessSpec
+from raysearch.calibration.calibration import Calibration
 from raysearch.calibration.overlap import SeenTexts
 from raysearch.calibration.windows import WindowOptions
 from raysearch.checkpoints.card import RECORD
@@ -30,8 +32,9 @@ from raysearch.core.space import LAYERS
 from raysearch.core.versions import VERSION
 from raysearch.errors import UserError
 from raysearch.evaluation.pool import Pool, opening
-from raysearch.evaluation.prepared_data import prepare_data
+from raysearch.evaluation.prepared_data import ModelFiles, prepare_data
 from raysearch.ledger.ledger import Ledger
+from raysearch.models.description import describe
 from raysearch.models.loading import load_tokenizer
 from raysearch.models.spec import ModelSpec
 from raysearch.recovery.adapter import check_trainable
@@ -74,8 +77,8 @@ class PlannedRecovery:
         spec: The specification of the recovery.
         mask: The mask.
         assessment: The dense model, and the plan of its assessment.
-        teacher: The model that writes answers and whose logits are learned, and the plan of its assessment: the dense
-            model, or the original model if the dense model is itself a recovered one.
+        teacher: The model that writes answers and whose logits are learned, and the texts that it is assessed on: the
+            dense model, another one, or the original model of a search in stages.
         name: The id of the recovery.
         folder: The folder for the results of its steps.
         shared: The folder for the rows and the dense model's logits, which several masks may share.
@@ -125,9 +128,9 @@ class PlannedRecovery:
     @functools.cached_property
     def prompts(self) -> Prompts:
         """The prompts or text to train on, without those of the calibration and the assessment."""
-        plan = self.teacher
+        plan = self.assessment
         searched = prepare_data(self.search.evaluation, plan.info, plan.files).calibrations
-        measured = SeenTexts([*searched, *plan.calibrations], self.tokenizer)
+        measured = SeenTexts([*searched, *measured_texts(plan, self.teacher)], self.tokenizer)
         return draw_prompts(self.spec.data, self.spec.options, self.tokenizer, measured, plan.info.max_positions)
 
     @functools.cached_property
@@ -167,7 +170,8 @@ def prepare(
         remove: See `recover_search`.
         plan: The dense model and the plan of its assessment; None to read the model now.
         shared: A folder for rows and logits that several masks share; None for the recovery's own folder.
-        teacher: The teacher and the plan of its assessment; None for the dense model.
+        teacher: The teacher of a search in stages and the plan of its assessment; None for `spec.teacher`, or else for
+            the dense model.
         warn: Receives a sentence if the search's own data are too few to train on.
 
     Returns:
@@ -185,6 +189,8 @@ def prepare(
     check_trainable(plan.info.model, spec.options)
     for note in plan.notes:
         warn(note)
+    if teacher is None and spec.teacher is not None:
+        teacher = teacher_plan(spec.teacher, spec, plan)
     named = functools.partial(
         _named, record, ledger, search, remove=remove, plan=plan, shared=shared, teacher=teacher or plan
     )
@@ -227,7 +233,7 @@ def _named(
     """Return a recovery, named by a digest of everything that it depends on."""
     mask = record.best_of_size(remove).mask
     size = record.finished_result.space.size_of(mask)
-    measured = sorted(calibration.text_fingerprint for calibration in teacher.calibrations)
+    measured = sorted(calibration.text_fingerprint for calibration in measured_texts(plan, teacher))
     identity = {
         "model": plan.fingerprint,
         "calibrations": record.identifying,
@@ -236,8 +242,10 @@ def _named(
         **({"measured": measured} if measured else {}),  # the rows share no text with these
         "files": [plan.files.tokenizer_fingerprint, *spec.digests],
     }
-    if teacher is not plan:  # a stage of a search, which deletes the recovery's folder when it is no longer needed
-        identity |= {"teacher": teacher.fingerprint, "stage_of": shared and shared.name}
+    if teacher is not plan:
+        identity["teacher"] = teacher.fingerprint
+        if spec.teacher is None:  # a stage of a search, which deletes the recovery's folder when it is no longer needed
+            identity["stage_of"] = shared and shared.name
     name = f"recover-m{size}-{digest(identity, 8)}"
     folder = ledger.path.absolute().parent / "recoveries" / name  # workers have other current folders
     return PlannedRecovery(
@@ -306,7 +314,7 @@ def heal(
         model=recovery.search.evaluation.model.label,
         mask=recovery.mask,
         n_layers_dense=recovery.assessment.info.sites.n_layers,
-        method=spec.options,
+        method=spec.options if spec.teacher is None else replace(spec.options, teacher=spec.teacher.label),
         rows=len(prepared.rows),
         data=describe_data(spec),
         left_out=prepared.left_out,
@@ -345,6 +353,45 @@ def remove_copies(folder: Path, options: RecoveryOptions) -> None:
     if options.method == "full":
         for weights in (folder / TRAINED).glob("*.safetensors"):
             weights.unlink()
+
+
+def measured_texts(plan: AssessmentPlan, teacher: AssessmentPlan) -> list[Calibration]:
+    """Return the texts that models are assessed on, besides the samples of the search.
+
+    Args:
+        plan: The plan of the dense model's assessment.
+        teacher: The plan of the teacher's assessment, which may be the same.
+
+    Returns:
+        The texts and the tasks of both plans.
+    """
+    return [*plan.calibrations] if teacher is plan else [*plan.calibrations, *teacher.calibrations]
+
+
+def teacher_plan(model: ModelSpec, spec: RecoverySpec, plan: AssessmentPlan) -> AssessmentPlan:
+    """Return the teacher that the user named, after checking that its tokens are those of the dense model.
+
+    Args:
+        model: The teacher.
+        spec: The specification of the recovery.
+        plan: The dense model and the plan of its assessment.
+
+    Returns:
+        The teacher, with nothing to assess.
+
+    Raises:
+        UserError: The teacher does not exist, or has another vocabulary.
+    """
+    info = describe(model)
+    spec.cluster.check_model(info.model)
+    files = ModelFiles(info.model)
+    vocabularies = [each.tokenizer.get_vocab() for each in (files, plan.files)]
+    if vocabularies[0] != vocabularies[1] or info.vocab_size != plan.info.vocab_size:
+        raise UserError(
+            f"recovery.teacher={spec.options.teacher} has another vocabulary than {plan.info.model.name}, and learning "
+            "its tokens needs the same one; name a teacher of the same family, or leave it out"
+        )
+    return AssessmentPlan(AssessSpec(), spec.cluster, info, files)
 
 
 def has_rows(folder: Path) -> bool:

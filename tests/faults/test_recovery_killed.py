@@ -93,7 +93,7 @@ def test_ray_itself_is_killed_under_a_study(world: World, cwd: Path) -> None:
         "study.recover.plain=recovery.responses=self",
     ]
     process = start(*command)
-    process.until(lambda: "answers of the dense" in process.written("err"))
+    process.until(lambda: "answers of the teacher" in process.written("err"))
     kill_ray(process, ray_process(process, "gcs_server"))
 
 
