@@ -55,6 +55,8 @@ from raysearch.searching.spec import SearchSpec
 from raysearch.searching.stage_progress import StageProgress
 from raysearch.searching.stages import Stage, StagedResult, protected_after
 
+_NAME = "healed"  # of the model on its card: the folder to which the closing lines of a search export it
+
 
 @dataclass(frozen=True)
 class StagedSearch:
@@ -316,13 +318,13 @@ class StagedSearch:
             with replacing(final) as folder:
                 shutil.copytree(source, folder, dirs_exist_ok=True)
                 shutil.rmtree(folder / ADAPTER_FOLDER, ignore_errors=True)  # it fits the last stage's model alone
-                write_card(folder, RECOVERED, evidence, (), not_replaced=why_not_replaced(source))
+                write_card(folder, _NAME, evidence, (), not_replaced=why_not_replaced(source))
         model = replace(self._recovered_model(number, self.name), name=f"{evidence.model} recovered", dtype="auto")
         seconds: dict[str, float] = {}
         with timed(seconds, "assessment"):
             assessed = assess_models(self.teacher, mask, model, self.session.ledger, self.observer)
         numbers = side_by_side(assessed.dense, assessed.pruned, assessed.recovered)
-        write_card(final, RECOVERED, evidence, numbers, not_replaced=why_not_replaced(final))
+        write_card(final, _NAME, evidence, numbers, not_replaced=why_not_replaced(final))
         recovery = RecoveryRecord(
             recovery_id=self.name,
             search_id=self.record.search_id,

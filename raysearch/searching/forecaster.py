@@ -88,22 +88,26 @@ def expected_cost(spec: SearchSpec, info: ModelInfo) -> SearchForecast:
     Raises:
         UserError: The searcher needs gradients that the objective does not have, or no mask is legal.
     """
-    refiner = spec.refiner
-    healer = spec.healer
     problem = spec.problem(info)
-    if healer is None:
+    n_trainings = training_steps = 0
+    if spec.refiner is not None:
+        n_trainings = spec.refiner.masks
+        training_steps = spec.refiner.steps
+    if spec.healer is None:
         rounds = Forecaster().forecast(spec.searcher, problem, spec.seed, spec.evaluation.objectives)
     else:
-        rounds = _rounds_of_stages(spec, problem, healer.schedule)
+        rounds = _rounds_of_stages(spec, problem, spec.healer.schedule)
+        n_trainings = len(spec.healer.schedule)
+        training_steps = spec.healer.steps or 0
     return SearchForecast(
         rounds=rounds,
         head_cost=head_cost(info),
         by_budget=spec.budget is not None,
         screened=spec.evaluation.screening is not None,
         open_ended=spec.searcher.open_ended,
-        trainings=len(healer.schedule) if healer else refiner.masks if refiner else 0,
-        training_steps=(healer.steps or 0) if healer else refiner.steps if refiner else 0,
-        in_stages=healer is not None,
+        trainings=n_trainings,
+        training_steps=training_steps,
+        in_stages=spec.healer is not None,
         target=spec.target_limits(info),
     )
 
