@@ -27,7 +27,7 @@ raysearch search remove=auto budget.speedup=1.2        fewest layers for 20 % mo
 raysearch search model=Qwen/Qwen3-0.6B model.dtype=bfloat16 data=file data.path=my.txt
 raysearch search target=[vllm,llama.cpp]               only masks that these runtimes run as they are
 raysearch search refine=recover                        the best mask after a short recovery of the three best
-raysearch search remove=9 schedule=[3,3,3] heal=recover remove three layers, recover the model, and so on
+raysearch search schedule=[3,2] heal=recover           remove three layers, recover; remove two more, recover again
 raysearch search calibration=paper_perplexity          perplexity on C4, after the paper
 raysearch search objective=task_margin data=multiple_choice data.path=my-questions.jsonl
 raysearch search cluster.replicas=2 tracking.uri=http://127.0.0.1:5000
