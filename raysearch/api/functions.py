@@ -41,6 +41,7 @@ def search(
         search(model="smollm2-135m", searcher="beam", remove=5, protect=[0, -1])
         search("data.path=my.txt", data="file", remove=3)
         search(remove="auto", budget={"loss": 0.1})
+        search(remove=9, schedule=[3, 3, 3], heal="recover")
         search(searcher=Annealing(steps=20), remove=3)    an object of your own class, see docs/searchers.md
 
     Args:

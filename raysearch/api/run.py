@@ -5,7 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from raysearch.api.tracked import tracker_for
+from raysearch.ledger.ledger import opened
 from raysearch.searching.observer import Observer
+from raysearch.searching.search_record import find_search
 
 if TYPE_CHECKING:
     from raysearch.searching.recommend import SpeedMeter
@@ -35,7 +37,13 @@ def run_tracked_search(
     from raysearch.searching.run import run_search
 
     tracker = tracker_for(tracking, observer)
-    return run_search(spec, observer, tracker, resumed_id, speed_meter_for(spec, observer))
+    result = run_search(spec, observer, tracker, resumed_id, speed_meter_for(spec, observer))
+    if result.staged is not None and tracking.type != "none":
+        from raysearch.tracking.sync import publish_stages  # imports MLflow
+
+        with opened(spec.evaluation.ledger) as ledger:
+            publish_stages(find_search(ledger, result.search_id), ledger, tracking, observer.warn)
+    return result
 
 
 def speed_meter_for(spec: SearchSpec, observer: Observer) -> SpeedMeter | None:

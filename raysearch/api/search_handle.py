@@ -90,6 +90,15 @@ class Search:
         """
         return self.result.removed
 
+    @property
+    def is_staged(self) -> bool:
+        """Whether layers were removed and the model was recovered in turns; `export_recovered` then exports the model.
+
+        False if the search has no result yet.
+        """
+        result = self._result_or_none()
+        return result is not None and result.staged is not None
+
     def __str__(self) -> str:
         """Return the result in a few lines, or the state of a search without a result."""
         result = self._result_or_none()
@@ -195,6 +204,9 @@ class Search:
         public: bool = False,
     ) -> ExportResult:
         """Write the pruned model as a checkpoint that plain transformers, vLLM and llama.cpp load.
+
+        The model of a search in stages is recovered, so `export_recovered` exports it; this writes the original model
+        without the layers of all stages.
 
             search.export("pruned")
 

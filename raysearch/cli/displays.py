@@ -232,7 +232,10 @@ class StudyDisplay(Display):
 def forecast_line(expected: SearchForecast) -> str:
     """Return the expected cost of a search, in one sentence. Screening saves an unknown part of it."""
     trainings = ""
-    if expected.trainings:
+    if expected.in_stages:
+        steps = f" of at most {count(expected.training_steps, 'step')}" if expected.training_steps else ""
+        trainings = f"; in {count(expected.trainings, 'stage')}, each with a training{steps} after its search"
+    elif expected.trainings:
         trainings = f"; then {count(expected.trainings, 'training')} of {count(expected.training_steps, 'step')}"
     if expected.rounds is None:
         return f"its cost cannot be predicted{trainings}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated
 
@@ -162,6 +163,7 @@ def export(
     raysearch export greedy-m5-3fa2c1d0 --out pruned-model --overwrite --prompt "The state of the Union is"
     raysearch export latest --gguf pruned.gguf --from model-Q4_K_M.gguf
     raysearch export latest --recovered --gguf healed.gguf                      after raysearch recover
+    raysearch export latest --out healed                                        after raysearch search heal=recover
     raysearch export latest --out pruned-model --push me/smollm2-shallower      private, unless --public
     """
     with output(as_json) as answers:
@@ -174,13 +176,14 @@ def export(
             raise UserError("--prompt is for a checkpoint; leave it out with --gguf")
         if source is not None and gguf is None:
             raise UserError(f"--from={source} is for a GGUF export; name the file to write with --gguf")
-        if recovered and prompt is not None:
-            raise UserError("--prompt is not offered with --recovered; leave it out")
-        if recovered and push is not None and gguf is not None:
-            raise UserError("--push is not offered with --recovered; leave it out")
-        if recovered and without_adapter:
-            raise UserError("--without-adapter is not offered with --recovered; leave it out")
+        refused = {"--prompt": prompt is not None, "--push": push is not None and gguf is not None}
+        refused["--without-adapter"] = without_adapter
+        if recovered:
+            _refuse_options(refused, "--recovered")
         search = open_store(store_path).search(name)
+        if not recovered and search.is_staged:
+            recovered = True
+            _refuse_options(refused, f"{search.search_id}, whose model was recovered")
         if recovered and gguf is not None:
             healed = search.export_recovered_gguf(gguf, source=source, remove=remove, overwrite=overwrite)
             answers.answer(healed, *export_lines.healed_lines(healed, gguf))
@@ -209,6 +212,18 @@ def export(
                 public=public,
             )
             answers.answer(checkpoint, *export_lines.checkpoint_lines(checkpoint, out, prompt, public))
+
+
+def _refuse_options(refused: Mapping[str, bool], reason: str) -> None:
+    """Refuse options that were given, but are not offered in this case.
+
+    Args:
+        refused: Whether each option that is not offered was given.
+        reason: The case.
+    """
+    for option, is_given in refused.items():
+        if is_given:
+            raise UserError(f"{option} is not offered with {reason}; leave it out")
 
 
 @app.command(short_help="Upload the missing runs and metrics of a search or a study to MLflow.")

@@ -31,6 +31,7 @@ from raysearch.cli.search_tables import (
     remark_notes,
     result_table,
     sentence,
+    stage_parts,
 )
 from raysearch.core.estimate import Estimate
 from raysearch.core.json import plain
@@ -135,7 +136,7 @@ def search_record_tables(
     tables.append(result_table(result))
     if result.recommendation is not None:
         tables += [budget_table(result.recommendation, refused), sentence(result.recommendation.reason)]
-    else:
+    elif result.staged is None:
         tables.append(path_table(measure, result.path, refused, result.space))
     tables += [
         *refusal_notes(refused, result.mask),
@@ -145,6 +146,8 @@ def search_record_tables(
     ]
     if result.refinement is not None:
         tables += refinement_parts(measure, result.refinement)
+    if result.staged is not None:
+        tables += stage_parts(result, result.staged)
     if any(isinstance(value, list) for value in remarks.values()):
         tables.append(remark_table(remarks, *_noun_and_labels(result)))
     tables.append(trials_table(measure, result.trials, most, refused, result.space))
@@ -170,9 +173,9 @@ def facts_table(record: SearchRecord, cell: tuple[str, CellRecord] | None) -> Ta
         study_id, cell_record = cell
         draw = f", draw {cell_record.draw}" if cell_record.draw else ""
         facts["study"] = f"{study_id}: {cell_record.searcher}, {cell_record.calibration}{draw}, seed {cell_record.seed}"
-    for section in ("model", "data", "objective", "searcher", "screening", "refine", "budget"):
+    for section in ("model", "data", "objective", "searcher", "screening", "refine", "heal", "budget"):
         facts[section] = _section_text(section, config)
-    for key in ("space", "remove", "protect", "seed"):
+    for key in ("space", "remove", "schedule", "protect", "seed"):
         if config.get(key) not in (None, [], LAYERS.name):
             facts[key] = as_typed(config[key])
     if result is not None:
@@ -193,7 +196,7 @@ def _section_text(section: str, config: Mapping[str, Any]) -> str:
     if section == "model":
         chosen = options.get("name", "")
         options = {key: value for key, value in options.items() if key != "path" or value != chosen}
-    elif section in ("screening", "refine"):
+    elif section in ("screening", "refine", "heal"):
         options = {}
     settings = [f"{key}={as_typed(value)}" for key, value in options.items() if key not in ("type", "name", "cache")]
     return ", ".join([chosen, *settings] if chosen else settings)

@@ -91,7 +91,7 @@ def cost_lines(cost: RecoveryCost) -> list[str]:
         f"{cost.memory_bytes / 2**30:.1f} GiB"
     )
     not_included = (
-        "Not in that time: answers and logits of the dense model, losses on held-out rows, checkpoints, the assessment"
+        "Not in that time: answers and logits of the teacher, losses on held-out rows, checkpoints, the assessment"
     )
     return [rows, *([answers] if cost.answers else []), training, not_included]
 

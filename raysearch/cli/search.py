@@ -27,12 +27,13 @@ raysearch search remove=auto budget.speedup=1.2        fewest layers for 20 % mo
 raysearch search model=Qwen/Qwen3-0.6B model.dtype=bfloat16 data=file data.path=my.txt
 raysearch search target=[vllm,llama.cpp]               only masks that these runtimes run as they are
 raysearch search refine=recover                        the best mask after a short recovery of the three best
+raysearch search schedule=[3,2] heal=recover           remove three layers, recover; remove two more, recover again
 raysearch search calibration=paper_perplexity          perplexity on C4, after the paper
 raysearch search objective=task_margin data=multiple_choice data.path=my-questions.jsonl
 raysearch search cluster.replicas=2 tracking.uri=http://127.0.0.1:5000
 
 A search that was stopped continues with the same command. Groups: model= data= objective= calibration= searcher=
-screening= refine= cluster= tracking=; see the files in conf/. Layers are 0-based.
+screening= refine= heal= cluster= tracking=; see the files in conf/. Layers are 0-based.
 """
 
 

@@ -33,6 +33,7 @@ from raysearch.searching.knee import knee_file
 from raysearch.searching.recommendation import kv_memory_text, latency_text, memory_text
 from raysearch.searching.refinement import Refinement
 from raysearch.searching.result import SearchResult
+from raysearch.searching.stages import StagedResult
 from raysearch.text.numbers import added, count, duration, rounded, short_duration
 from raysearch.text.numbers import size as size_text
 from raysearch.text.sentences import as_typed
@@ -53,22 +54,25 @@ def search_tables(result: SearchResult) -> list[Table | str]:
     refused = refused_masks_of_record(settings, [trial.mask for trial in result.path])
     if result.recommendation is not None:
         tables += [budget_table(result.recommendation, refused), sentence(result.recommendation.reason), ""]
-    elif len(result.path) > 2 or len(sizes_of(settings.remove)) > 1:
+    elif result.staged is None and (len(result.path) > 2 or len(sizes_of(settings.remove)) > 1):
         tables.append(path_table(result.measure, result.path, refused, result.space))
     tables += refusal_notes(refused, result.mask)
     if result.refinement is not None:
         tables += refinement_parts(result.measure, result.refinement)
+    if result.staged is not None:
+        tables += stage_parts(result, result.staged)
     return [*tables, *result_notes(result, settings.places.ledger_option, settings.places.ui_option)]
 
 
 def result_table(result: SearchResult) -> Table:
     """Return the closing table of a search; ± is one standard error over the samples."""
-    table = new_table(result.search_id, result.model, "dense", "pruned", left_aligned=(result.model,))
-    names = loss_columns(result.measure)
-    dense_cells = loss_cells(result.measure, result.dense_loss)
-    pruned_cells = loss_cells(result.measure, result.loss)
-    for name, dense, pruned in zip(names, dense_cells, pruned_cells, strict=True):
-        table.add_row(name, dense, pruned)
+    losses = {"dense": result.dense_loss, "pruned": result.loss}
+    if result.staged is not None:
+        losses["recovered"] = result.staged.recovered_loss
+    table = new_table(result.search_id, result.model, *losses, left_aligned=(result.model,))
+    cells_of_models = [loss_cells(result.measure, loss) for loss in losses.values()]
+    for name, *cells in zip(loss_columns(result.measure), *cells_of_models, strict=True):
+        table.add_row(name, *cells)
     if result.delta_error is not None:
         table.add_row("loss over dense", "", added(result.loss - result.dense_loss, result.delta_error))
     blocks = result.sites.blocks(result.mask)
@@ -117,12 +121,10 @@ def result_notes(result: SearchResult, in_ledger: str, in_store: str | None) -> 
     if result.recommendation is not None:
         figure = knee_file(result.search_id, result.settings.places.store)
         notes.append(f"Loss, speed and memory by number of {result.space.plural}: {figure}")
-    commands_on_search = [
-        *_export_commands(result),
-        f"assess {result.search_id}",
-        f"recover {result.search_id} --out healed",
-        f"show {result.search_id}",
-    ]
+    commands_on_search = [*_export_commands(result), f"assess {result.search_id}"]
+    if result.staged is None:
+        commands_on_search.append(f"recover {result.search_id} --out healed")
+    commands_on_search.append(f"show {result.search_id}")
     commands = [f"{command}{in_ledger}" for command in commands_on_search]
     if in_store is not None:
         commands.append(f"ui{in_store}")
@@ -149,7 +151,8 @@ def _export_commands(result: SearchResult) -> list[str]:
     """Return the commands that export the mask; first as a GGUF file if the model is one, without an adapter."""
     path = result.settings.model_path
     is_gguf = (path.startswith("installed:") or path.lower().endswith(".gguf")) and result.settings.adapter is None
-    options = ["--gguf pruned.gguf", "--out pruned-model"] if is_gguf else ["--out pruned-model"]
+    file, folder = ("pruned.gguf", "pruned-model") if result.staged is None else ("healed.gguf", "healed")
+    options = [f"--gguf {file}", f"--out {folder}"] if is_gguf else [f"--out {folder}"]
     return [f"export {result.search_id} {option}" for option in options]
 
 
@@ -323,6 +326,39 @@ def refinement_parts(measure: Measure, refinement: Refinement) -> list[Table | s
     rows = count(refinement.rows, "row") + left_out(refinement.left_out)
     time_spent = duration(sum(refined.seconds for refined in refinement.masks))
     return [table, f"{verdict}.", f"All were trained on the same {rows}; {time_spent} together.", ""]
+
+
+def stage_parts(result: SearchResult, staged: StagedResult) -> list[Table | str]:
+    """Return the table of a search's stages, and the lines below it.
+
+    Args:
+        result: The result of the search, with the losses of the original model without the layers of each stage.
+        staged: Its stages.
+
+    Returns:
+        The table, and the lines.
+    """
+    measure = result.measure
+    untrained_losses = {trial.mask: trial.loss for trial in result.trials}
+    columns = "stage", "removed", "removed so far", "untrained", "before", "after"
+    readouts = [] if measure.readout is None else [f"{measure.readout} after"]
+    expendable = ("stage", "tokens", "steps", "untrained", "removed")
+    title = f"{staged.recovery_id}: the loss before and after the recovery of each stage (0-based)"
+    table = new_table(title, *columns, *readouts, "steps", "tokens", expendable=expendable)
+    for number, stage in enumerate(staged.stages, start=1):
+        losses = (untrained_losses[stage.mask], stage.loss, stage.recovered_loss)
+        loss_texts = ["" if loss is None else loss_cells(measure, loss)[0] for loss in losses]
+        readout_cells = loss_cells(measure, stage.recovered_loss)[1:]
+        training = f"{stage.steps:,}", f"{stage.tokens:,}"
+        table.add_row(str(number), str(stage.removed), str(stage.mask), *loss_texts, *readout_cells, *training)
+    rows = count(staged.rows, "row") + left_out(staged.left_out)
+    time_spent = duration(sum(stage.seconds for stage in staged.stages))
+    return [
+        table,
+        f"All stages were trained on the same {rows}; {time_spent} together. Untrained: the original model without the "
+        "layers removed so far.",
+        "",
+    ]
 
 
 def score_table(scores: Sequence[Score]) -> Table:

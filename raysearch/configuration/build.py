@@ -23,7 +23,7 @@ from raysearch.configuration.compose import (
     with_section,
 )
 from raysearch.configuration.merge import MergedConfig
-from raysearch.configuration.overrides import Override, key_of, section_of
+from raysearch.configuration.overrides import Override, as_overrides, key_of, section_of
 from raysearch.configuration.tree import (
     OWN,
     AssessConfig,
@@ -47,20 +47,24 @@ from raysearch.core.validation import no_value, validated
 from raysearch.errors import Mistakes, UserError, within
 from raysearch.evaluation.spec import CalibrationSpec, EvaluationSpec
 from raysearch.models.source import with_dtype
-from raysearch.models.spec import label_of
+from raysearch.models.spec import ModelSpec, label_of
+from raysearch.recovery.healer import RecoveryHealer
 from raysearch.recovery.refine import RecoveryRefiner
 from raysearch.recovery.spec import RecoverySpec
 from raysearch.searching.recommendation import Budget
 from raysearch.searching.spec import SearchSpec
 from raysearch.studies.grid import Combination, combinations_of
 from raysearch.studies.spec import Cell, StudySpec, counted_differently, drawn_once, one_seed_each, with_shared_models
+from raysearch.text.sentences import as_typed
 from raysearch.tracking.options import TrackingOptions
 
 Config = TypeVar("Config")
 
 _SEED_RANGE = 1_000_000  # each set of samples of a study adds a number below this to the searcher's seed
 #: The sections added since the ledger's format 7; a recorded search without them has their defaults.
-_ADDED_SECTIONS = {"budget", "speed", "serve", "refine"}
+_ADDED_SECTIONS = {"budget", "speed", "serve", "refine", "heal"}
+#: The keys of a search that only a search which is resumed needs.
+_KEYS_TO_RESUME = ("refine", "schedule", "heal", "tracking")
 
 
 def search_spec(overrides: Sequence[Override], config_dir: PathLike | None = None) -> SearchSpec:
@@ -90,7 +94,7 @@ def tracked_search(
     """
     merged = compose_leniently("search", overrides, config_dir)
     config = _read(SearchConfig, merged)
-    return _refined_search_spec(config, merged.config), config.tracking_options
+    return _trained_search_spec(config, merged.config), config.tracking_options
 
 
 def recorded_search(config: Mapping[str, Any], *, goes_on: bool = False) -> SearchSpec:
@@ -98,11 +102,11 @@ def recorded_search(config: Mapping[str, Any], *, goes_on: bool = False) -> Sear
 
     Args:
         config: The recorded configuration.
-        goes_on: Whether the search is to be resumed. Only then are its sections ``refine`` and ``tracking`` read: a
-            refiner needs peft and trl.
+        goes_on: Whether the search is to be resumed. Only then are its recoveries and its section ``tracking`` read:
+            recoveries need peft and trl.
 
     Returns:
-        The specification of the search. It has no refiner unless `goes_on` is set.
+        The specification of the search. It has no refiner and no healer unless `goes_on` is set.
 
     Raises:
         UserError: Another version of raysearch recorded the search.
@@ -116,8 +120,8 @@ def recorded_search(config: Mapping[str, Any], *, goes_on: bool = False) -> Sear
             "the whole search command again, which continues from its evaluations"
         )
     if goes_on:
-        return _refined_search_spec(validated(SearchConfig, "", _evaluation_values(config)), config)
-    values = {key: value for key, value in _evaluation_values(config).items() if key not in ("refine", "tracking")}
+        return _trained_search_spec(validated(SearchConfig, "", _evaluation_values(config)), config)
+    values = {key: value for key, value in _evaluation_values(config).items() if key not in _KEYS_TO_RESUME}
     return _search_spec(validated(RecordedSearchConfig, "", values), config)
 
 
@@ -186,14 +190,30 @@ def _search_spec(config: RecordedSearchConfig, values: Mapping[str, Any]) -> Sea
     )
 
 
-def _refined_search_spec(config: SearchConfig, values: Mapping[str, Any]) -> SearchSpec:
-    """Build a search with its refiner; the arguments are those of `_search_spec`."""
+def _trained_search_spec(config: SearchConfig, values: Mapping[str, Any]) -> SearchSpec:
+    """Build a search with its refiner and its healer; the arguments are those of `_search_spec`."""
     search = _search_spec(config, values)
-    if config.refine is None:
+    if config.refine is not None:
+        recover_with = config.refine.recover_with
+        recovery = _recover_spec(recover_with, values["refine"]["recover_with"], config.cluster, AssessSpec())
+        refiner = RecoveryRefiner(config.refine.masks, config.refine.steps, recovery)
+        search = dataclasses.replace(search, refiner=refiner.on_own_data(search.evaluation, values))
+    healing = config.heal.recover_with
+    if healing is None:
+        if config.schedule:
+            raise UserError(
+                f"schedule={as_typed(config.schedule)} removes layers and recovers the model in turns, and heal=none "
+                "recovers nothing; use heal=recover, or leave schedule out"
+            )
         return search
-    recovery = _recover_spec(config.refine.recover_with, values["refine"]["recover_with"], config.cluster, AssessSpec())
-    refiner = RecoveryRefiner(config.refine.masks, config.refine.steps, recovery)
-    return dataclasses.replace(search, refiner=refiner.on_own_data(search.evaluation, values))
+    if not config.schedule:
+        raise UserError(
+            "heal=recover needs the number of layers of each stage; give it, as in remove=9 schedule=[3,3,3], or use "
+            "raysearch recover after the search"
+        )
+    recovery = _recover_spec(healing, values["heal"]["recover_with"], config.cluster, healing.assess)
+    healer = RecoveryHealer(tuple(config.schedule), recovery)
+    return dataclasses.replace(search, healer=healer.on_own_data(search.evaluation, values))
 
 
 def score_spec(overrides: Sequence[Override], config_dir: PathLike | None = None) -> tuple[EvaluationSpec, list[Mask]]:
@@ -386,6 +406,10 @@ def _cell(
         raise UserError(
             "refine=recover is of one search, not of a study's; study.recover trains each mask that a study finds"
         )
+    if search.healer is not None:
+        raise UserError(
+            "heal=recover is of one search, not of a study's; study.recover trains each mask that a study finds"
+        )
     calibrations = " and ".join(calibration.name for calibration in search.evaluation.calibrations)
     cell = Cell(
         model=combination.label("model") or search.evaluation.model.name,
@@ -474,7 +498,19 @@ def _recover_spec(
         cluster,
         dataclasses.replace(options, responses=responses or "data") if is_own else None,
         {f"{name}.{key}": value for name, section in sections.items() for key, value in section.items()},
+        None if options.teacher is None else _teacher(options.teacher, cluster),
     )
+
+
+def _teacher(name: str, cluster: ClusterOptions) -> ModelSpec:
+    """Build the teacher of a recovery, as ``model=`` builds a model.
+
+    Args:
+        name: Its name.
+        cluster: The cluster of its replicas.
+    """
+    model = within("recovery.teacher", evaluation_spec, as_overrides({"model": name}), ()).model
+    return cluster.place(model)
 
 
 def tracking_options(config: Mapping[str, Any]) -> TrackingOptions:

@@ -1,7 +1,7 @@
 """Composes the configuration of a command.
 
-Some values hold overrides themselves: the parts of a weighted objective, the texts of an assessment, a short recovery.
-They are composed here, too.
+Some values hold overrides themselves: the parts of a weighted objective, the texts of an assessment, the recovery of a
+search. They are composed here, too.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def compose_leniently(job: str, overrides: Sequence[Override], config_dir: PathL
         The configuration of the correct overrides, and the sentences of the mistakes.
     """
     merged = merge(job, overrides, config_dir)
-    for section, resolve in (("objective", _resolve_parts), ("assess", _resolve_texts), ("refine", _resolve_recovery)):
+    for section, resolve in _RESOLVERS.items():
         if section in merged.config:
             try:
                 resolve(merged.config, merged.overrides, config_dir)
@@ -100,15 +100,42 @@ def _resolve_texts(config: dict[str, Any], _: Sequence[Override], config_dir: Pa
     mistakes.raise_if_any()
 
 
+def _resolve_healing(config: dict[str, Any], _: Sequence[Override], config_dir: PathLike | None) -> None:
+    """Compose the overrides of the recovery after each stage; None if there is no recovery."""
+    heal = config["heal"]
+    text = heal.get("recover_with")
+    if text is None:
+        return
+    if config["choices"]["heal"] == "none":
+        raise UserError("heal.recover_with has overrides, and heal=none recovers nothing; add heal=recover")
+    overrides = split_overrides(_recovery_text(text, "heal"), "heal.recover_with=")
+    sections = ("data", "recovery", "assess")
+    for override in overrides:
+        if section_of(override) not in (*sections, "seed"):
+            raise UserError(
+                f"heal.recover_with has {override}, and models are recovered on the search's own cluster; give only "
+                "overrides of data, recovery and assess"
+            )
+        if key_of(override) == "recovery.teacher":
+            raise UserError(f"heal.recover_with has {override}, and the original model is the teacher; leave it out")
+    composed = within("heal.recover_with", compose, "recover", overrides, config_dir)
+    heal["recover_with"] = {name: composed[name] for name in (*sections, "choices")}
+
+
+def _recovery_text(text: Any, section: str) -> str:
+    """Return the overrides of a section's recovery, after checking that they are a text."""
+    if not isinstance(text, str):
+        raise UserError(
+            f"{section}.recover_with={json.dumps(text)} is not a text; write overrides as after raysearch recover, "
+            "such as 'data=alpaca recovery.method=full'"
+        )
+    return text
+
+
 def _resolve_recovery(config: dict[str, Any], _: Sequence[Override], config_dir: PathLike | None) -> None:
     """Compose the overrides of a short recovery; None if no mask is to be recovered."""
     refine = config["refine"]
-    text = refine.get("recover_with")
-    if not isinstance(text, str):
-        raise UserError(
-            f"refine.recover_with={json.dumps(text)} is not a text; write overrides as after raysearch recover, such "
-            "as 'data=alpaca recovery.method=full'"
-        )
+    text = _recovery_text(refine.get("recover_with"), "refine")
     if refine.get("masks") == 0:
         refine["recover_with"] = None
         return
@@ -122,6 +149,15 @@ def _resolve_recovery(config: dict[str, Any], _: Sequence[Override], config_dir:
         if key_of(override) == "recovery.max_steps":
             raise UserError(f"refine.recover_with has {override}, which refine.steps sets; leave it out")
     refine["recover_with"] = _compose_sections("recover", ("data", "recovery"), overrides, config_dir)
+
+
+#: By section, the function that composes the overrides which it has as text.
+_RESOLVERS = {
+    "objective": _resolve_parts,
+    "assess": _resolve_texts,
+    "refine": _resolve_recovery,
+    "heal": _resolve_healing,
+}
 
 
 def split_overrides(text: str, name: str = "") -> list[str]:

@@ -22,7 +22,14 @@ from raysearch.cluster.options import ClusterOptions
 from raysearch.cluster.sizing import ReplicaRange
 from raysearch.configuration.merge import items_of
 from raysearch.configuration.parts import classes_of, conf_dir
-from raysearch.configuration.tree import RefineSection, ScoreConfig, SearchConfig, StudyGrid, TrackingSection
+from raysearch.configuration.tree import (
+    HealSection,
+    RefineSection,
+    ScoreConfig,
+    SearchConfig,
+    StudyGrid,
+    TrackingSection,
+)
 from raysearch.evaluation.screening import Screening
 from raysearch.models.spec import ModelSpec
 from raysearch.recovery.spec import RecoveryOptions
@@ -118,6 +125,7 @@ def _sections_with_prefix() -> Iterator[_Section]:
     yield _Section("budget", "budget", Budget)
     yield _Section("speed", "speed", SearchSpeedOptions)
     yield _Section("refine", "refine", RefineSection)
+    yield _Section("heal", "heal", HealSection)
     yield _Section("cluster", "cluster", ClusterOptions)
     yield _Section("cluster.replicas as a range", "cluster.replicas", ReplicaRange)
     yield _Section("tracking", "tracking", TrackingSection)

@@ -258,6 +258,10 @@ def _build_short_recovery(values: Mapping[str, Any] | None) -> RecoveryConfig | 
     return None if values is None else within("refine.recover_with", validated, RecoveryConfig, "", values)
 
 
+def _build_healing(values: Mapping[str, Any] | None) -> HealingConfig | None:
+    return None if values is None else within("heal.recover_with", validated, HealingConfig, "", values)
+
+
 def _build_refine(section: Mapping[str, Any]) -> RefineSection | None:
     """Build the section ``refine``; None if no mask is to be recovered."""
     return None if section.get("recover_with") is None else validated(RefineSection, "refine", section)
@@ -389,6 +393,28 @@ class RecoverConfig(RecoveryConfig):
 
 
 @dataclass(frozen=True, kw_only=True)
+class HealingConfig(RecoveryConfig):
+    """The keys of the recovery after each stage of a search.
+
+    Args:
+        assess: The measurements of the last stage's model; it may name none.
+    """
+
+    assess: Annotated[AssessSpec, built_by(_build_assess)]
+
+
+@dataclass(frozen=True, kw_only=True)
+class HealSection:
+    """The section ``heal``, see `RecoveryHealer`.
+
+    Args:
+        recover_with: The data, the options and the assessment of the recovery after each stage; None for no recovery.
+    """
+
+    recover_with: Annotated[HealingConfig | None, built_by(_build_healing)] = None
+
+
+@dataclass(frozen=True, kw_only=True)
 class RefineSection:
     """The section ``refine``, see `RecoveryRefiner`.
 
@@ -409,10 +435,14 @@ class SearchConfig(RecordedSearchConfig):
 
     Args:
         refine: How the best masks are recovered before the best one is chosen; None to choose by their losses alone.
+        schedule: How many layers each stage removes before the model is recovered; empty to remove all at once.
+        heal: How the model is recovered after each stage of the schedule.
         tracking: The tracker that records the search.
     """
 
     refine: Annotated[RefineSection | None, built_by(_build_refine)]
+    schedule: list[PositiveInt] = field(default_factory=list)
+    heal: Annotated[HealSection, SECTION] = HealSection()
     tracking: Annotated[TrackingSection, SECTION]
 
     @property

@@ -174,6 +174,22 @@ class Mask:
         """Return whether the mask removes all that another mask removes."""
         return {*other.all_halves} <= {*self.all_halves}
 
+    def then(self, later: Mask) -> Mask:
+        """Return the mask of all layers that are removed if a later mask is applied to the model that this one leaves.
+
+            >>> Mask.of(13, 14).then(Mask.of(0, 13))
+            Mask({0,13,14,15})
+
+        Args:
+            later: Layers in the numbering of the smaller model.
+
+        Returns:
+            The layers of both masks, in the numbering of this mask.
+        """
+        kept = (layer for layer in itertools.count() if layer not in self.layers)
+        kept_layers = [*itertools.islice(kept, 1 + max(later, default=-1))]
+        return self | [kept_layers[layer] for layer in later]
+
     def without(self, other: Mask) -> Mask:
         """Return the mask of what this mask removes and another does not."""
         return Mask.of_halves({*self.all_halves} - {*other.all_halves})

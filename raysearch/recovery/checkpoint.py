@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -23,6 +23,7 @@ from raysearch.checkpoints.kept_blocks import KeptBlocks
 from raysearch.checkpoints.pruning import PrunedCheckpoint
 from raysearch.checkpoints.runtimes import readings
 from raysearch.core.estimate import estimate_text
+from raysearch.core.json import plain
 from raysearch.core.mask import Mask
 from raysearch.core.paths import write_atomically
 from raysearch.core.site import Sites
@@ -34,6 +35,7 @@ from raysearch.models.spec import ModelSpec
 from raysearch.models.verification import probe_logits, relative_gap, tolerance
 from raysearch.recovery.recovery_record import ThreeNumbers, Training
 from raysearch.recovery.spec import RecoveryOptions
+from raysearch.searching.stages import Stage
 from raysearch.text.redaction import redact, redacted
 
 #: The file of the changed tensors in the folder of trained values, by their names in the pruned model, if neither an
@@ -58,6 +60,7 @@ class RecoveryEvidence:
         training: The training.
         version: The version of raysearch.
         size: The size of the mask, as ``remove=`` counts it; None for the number of its layers.
+        stages: The stages, if layers were removed and the model was recovered in turns.
     """
 
     recovery_id: str
@@ -72,6 +75,7 @@ class RecoveryEvidence:
     training: Training
     version: str
     size: int | None = None
+    stages: tuple[Stage, ...] = ()
 
     @property
     def sites(self) -> Sites:
@@ -238,12 +242,18 @@ def write_card(
         "recovery_id": evidence.recovery_id,
         "mask": mask,
         "n_layers_dense": evidence.n_layers_dense,
-        "evidence": {**asdict(evidence), "mask": mask},
+        "evidence": {
+            **asdict(replace(evidence, stages=())),
+            "mask": mask,
+            "stages": plain(evidence.stages, tuple[Stage, ...]),
+        },
         "assessed": assessed,
         "not_replaced": not_replaced,
     }
     if evidence.size is None:
         del record["evidence"]["size"]
+    if not evidence.stages:
+        del record["evidence"]["stages"]
     card = render_card(
         Path(__file__).with_name("card.md.j2"),
         evidence=evidence,

@@ -28,7 +28,7 @@ def timed(seconds: dict[str, float], stage: str) -> Iterator[None]:
 def run_jobs(
     jobs: Sequence[JobT], replicas: Callable[[], Pool], title: str, on_progress: Callable[[str], None]
 ) -> Iterator[tuple[JobT, Any]]:
-    """Run jobs on the dense model, and yield each with its result.
+    """Run jobs on the teacher, and yield each with its result.
 
     Args:
         jobs: The jobs.
@@ -44,4 +44,4 @@ def run_jobs(
     for n_done, job_and_result in done_jobs(jobs, replicas):
         yield job_and_result
         time_left = remaining(time.monotonic() - started, n_done, n_jobs)
-        on_progress(f"{title} of the dense model: {n_done} of {n_jobs} jobs, {time_left} left")
+        on_progress(f"{title} of the teacher: {n_done} of {n_jobs} jobs, {time_left} left")

@@ -17,6 +17,7 @@ import numpy as np
 from torch.nn import Module
 
 from raysearch.assessment.assess import assess_masks, check_tasks, plan_assessment
+from raysearch.assessment.context import AssessmentPlan
 from raysearch.assessment.results import Result
 from raysearch.assessment.speed import PeakMemory
 from raysearch.core.cut import cuts_of
@@ -36,7 +37,16 @@ from raysearch.recovery.recovery_record import RecoveryRecord, recoveries_of, wr
 from raysearch.recovery.repair import n_forwards
 from raysearch.recovery.results import RecoveryCost, RecoveryResult
 from raysearch.recovery.spec import RecoveryOptions, RecoverySpec
-from raysearch.recovery.steps import RECOVERED, TEACHER, PlannedRecovery, heal, prepare, remove_copies, remove_models
+from raysearch.recovery.steps import (
+    RECOVERED,
+    TEACHER,
+    PlannedRecovery,
+    heal,
+    prepare,
+    remove_copies,
+    remove_models,
+    required_numbers,
+)
 from raysearch.recovery.teacher import TopLogits
 from raysearch.recovery.trainer import TrainingRows, TrainingSetup, all_threads, make_trainer, naming_bitsandbytes
 from raysearch.recovery.training import within_memory
@@ -115,7 +125,7 @@ def recover_in_study(
     out = recovery.folder / RECOVERED
     earlier_records = recoveries_of(ledger, model, [recovery.mask])
     earlier = next((earlier for earlier in earlier_records if earlier.recovery_id == recovery.name), None)
-    if earlier is not None and recovery.required_numbers.items() <= earlier.asked.items():
+    if earlier is not None and required_numbers(recovery.assessment).items() <= earlier.asked.items():
         written = write_recovery(ledger, model, replace(earlier, way=method_label, settings=recovery.spec.settings))
     else:
         written = _record(recovery, _recover(recovery, out, True, observer), method_label, observer)
@@ -124,7 +134,7 @@ def recover_in_study(
     return written
 
 
-class _Assessed(NamedTuple):
+class AssessedModels(NamedTuple):
     """The numbers of each model, by metric."""
 
     dense: Mapping[str, Result]
@@ -143,7 +153,9 @@ def _recover(recovery: PlannedRecovery, out: Path, overwrite: bool, observer: Ob
         evidence, answers_written = heal(recovery, out, stages, observer)
         shutil.rmtree(recovery.folder / TEACHER, ignore_errors=True)
         with timed(stages, "assessment"):
-            assessed = _assess(recovery, out, observer)
+            assessed = assess_models(
+                recovery.assessment, recovery.mask, recovery.model_in(out, "recovered"), recovery.ledger, observer
+            )
         result = RecoveryResult(
             recovery_id=recovery.name,
             search_id=recovery.record.search_id,
@@ -165,7 +177,9 @@ def _recover(recovery: PlannedRecovery, out: Path, overwrite: bool, observer: Ob
 
 
 def _record(recovery: PlannedRecovery, result: RecoveryResult, method_label: str, observer: Observer) -> RecoveryRecord:
-    record = replace(result.record(method_label), asked=recovery.required_numbers, settings=recovery.spec.settings)
+    record = replace(
+        result.record(method_label), asked=required_numbers(recovery.assessment), settings=recovery.spec.settings
+    )
     written = write_recovery(recovery.ledger, recovery.assessment.fingerprint, record)
     observer.on_event(written.event(recovery.record))
     return written
@@ -262,14 +276,26 @@ def _longest_row(question: Question, options: RecoveryOptions, tokenizer: Any) -
     return TrainingRow((question.ids + filler)[: options.max_tokens], n_prompt)
 
 
-def _assess(recovery: PlannedRecovery, out: Path, observer: Observer) -> _Assessed:
-    """Assess the dense, the pruned and the recovered model. Numbers in the ledger are not computed again."""
-    ledger = recovery.ledger
-    before = assess_masks(recovery.assessment, ledger, [recovery.mask], on_progress=observer.assessing)
-    spec = recovery.assessment.spec  # includes the search's own data if they are assessed
-    plan = plan_assessment(spec, recovery.model_in(out, "recovered"), recovery.spec.cluster, ledger.path)
+def assess_models(
+    assessment: AssessmentPlan, mask: Mask, recovered: ModelSpec, ledger: Ledger, observer: Observer
+) -> AssessedModels:
+    """Assess the dense, the pruned and the recovered model. Numbers in the ledger are not computed again.
+
+    Args:
+        assessment: The dense model, and the plan of its assessment.
+        mask: What the pruned and the recovered model lack.
+        recovered: The recovered model.
+        ledger: The ledger.
+        observer: Receives the progress.
+
+    Returns:
+        The numbers of the three models.
+    """
+    before = assess_masks(assessment, ledger, [mask], on_progress=observer.assessing)
+    spec = assessment.spec  # includes the search's own data if they are assessed
+    plan = plan_assessment(spec, recovered, assessment.cluster, ledger.path)
     after = assess_masks(plan, ledger, [Mask()], on_progress=observer.assessing)
-    return _Assessed(before.by_mask[Mask()], before.by_mask[recovery.mask], after.by_mask[Mask()])
+    return AssessedModels(before.by_mask[Mask()], before.by_mask[mask], after.by_mask[Mask()])
 
 
 def _time_step(

@@ -2,43 +2,37 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import shutil
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager, suppress
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 from pydantic import Field, PositiveInt
 
 from raysearch.core.digest import digest
 from raysearch.core.mask import Mask
 from raysearch.core.options import Options
-from raysearch.errors import EvaluationError, UserError
-from raysearch.evaluation.pool import Pool
-from raysearch.evaluation.prepared_data import ModelFiles, PreparedData
-from raysearch.evaluation.session import EvaluationSession, open_session
+from raysearch.errors import UserError
+from raysearch.evaluation.prepared_data import ModelFiles
+from raysearch.evaluation.session import EvaluationSession
 from raysearch.evaluation.spec import EvaluationSpec
 from raysearch.ledger.assessments import read_assessments, write_assessment
 from raysearch.ledger.ledger import Ledger
 from raysearch.ledger.locks import locked
-from raysearch.models.description import describe
 from raysearch.models.spec import ModelInfo
 from raysearch.recovery.prompts import check_rows
+from raysearch.recovery.recovered_losses import recovered_losses, replicas_of
 from raysearch.recovery.recovery_record import Training
 from raysearch.recovery.spec import RecoverySpec
-from raysearch.searchers.base import Round
 from raysearch.searching.events import MaskRecovered, RecoveryHeader
 from raysearch.searching.observer import Observer, Prefixed
 from raysearch.searching.refinement import RefinedMask, Refinement
 from raysearch.searching.search_record import SearchRecord
 from raysearch.searching.spec import SearchSpec
 from raysearch.stats.rank import rank_correlation
-
-if TYPE_CHECKING:  # imports torch and trl, which a search answered from the ledger does not need
-    from raysearch.recovery.steps import PlannedRecovery
 
 
 @dataclass(frozen=True)
@@ -173,11 +167,12 @@ class RecoveryRefiner(Options):
         stages: dict[str, float] = {}
         out = recovery.folder / RECOVERED
         mask_observer = Prefixed(f"mask {recovery.mask}: ", observer)
-        evidence, _ = heal(recovery, out, stages, mask_observer, _replicas_of(session))
+        replicas = None if self.spec.teacher is not None else replicas_of(session)
+        evidence, _ = heal(recovery, out, stages, mask_observer, replicas)
         mask_observer.assessing("evaluating the recovered model")
         return _RecoveredLosses(
             recovery_id=recovery.name,
-            losses=_losses(recovery, out, session),
+            losses=recovered_losses(recovery.model_in(out, "recovered"), recovery.mask, session),
             rows=evidence.rows,
             left_out=evidence.left_out,
             training=evidence.training,
@@ -206,36 +201,3 @@ def recorded_refinement(ledger: Ledger, record: SearchRecord) -> Iterator[MaskRe
             refined.recovery_id, mask, "", refined.settings, record.finished_result.space.size_of(mask)
         )
         yield MaskRecovered(record, header, refined.training.points, numbers)
-
-
-@contextmanager
-def _replicas_of(session: EvaluationSession) -> Iterator[Callable[[], Pool]]:
-    """Yield the search's replicas, and close them after the context: the training needs their memory."""
-    yield lambda: session.evaluator.pool
-    session.evaluator.release_pool()
-
-
-def _losses(recovery: PlannedRecovery, out: Path, session: EvaluationSession) -> tuple[float, ...]:
-    """Return the loss of a recovered model on each calibration of the search, on the same samples as its masks."""
-    evaluation = recovery.search.evaluation
-    model = recovery.model_in(out, "recovered")
-    info = describe(model)
-    files = ModelFiles(info.model)
-    calibrations = [
-        replace(calibration, fingerprint=_combined_fingerprint(calibration.fingerprint, files.fingerprint))
-        for calibration in session.calibrations
-    ]
-    plain = replace(evaluation, model=model, weighting=None, screening=None)
-    with closing(open_session(plain, info, lambda progress: None, PreparedData(calibrations, files))) as recovered:
-        score = recovered.evaluator.evaluate(Round([Mask()]))[Mask()]
-    losses = tuple(loss for loss in score.parts if loss is not None)
-    if len(losses) < len(calibrations):
-        raise EvaluationError(
-            f"mask {recovery.mask}: of its recovered model, {score.failure or 'a loss is not finite'}"
-        )
-    return losses
-
-
-def _combined_fingerprint(calibration: str, model_files: str) -> str:
-    """Return the fingerprint of a calibration for a recovered model."""
-    return hashlib.sha256((calibration + model_files).encode()).hexdigest()[:32]

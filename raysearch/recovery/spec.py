@@ -19,6 +19,7 @@ from raysearch.core.options import Options, Seed
 from raysearch.errors import UserError
 from raysearch.evaluation.spec import EvaluationSpec, identity_of
 from raysearch.models.file_cache import sha256
+from raysearch.models.spec import ModelSpec
 
 #: The default number of rows at once. On a CPU, padding all rows of a step to the longest takes up to three times as
 #: long as running them two at a time.
@@ -31,6 +32,8 @@ class RecoveryOptions(Options):
     """How a pruned model is trained.
 
     Args:
+        teacher: Another model with the same vocabulary, named as in ``model``, which writes the answers and whose
+            distributions are learned; None for the dense model.
         responses: The answers to prompts: written by the dense model (``self``), or those of the ``data``.
         loss: ``tokens``: cross-entropy; ``distill``: the KL divergence from the dense model on the same tokens.
         top_k: For ``distill``: the number of the dense model's likeliest tokens to keep; the others count as one.
@@ -79,6 +82,7 @@ class RecoveryOptions(Options):
 
     section = "recovery"
 
+    teacher: str | None = None
     responses: Literal["self", "data"] = "self"
     loss: Literal["tokens", "distill"] = "distill"
     top_k: PositiveInt = 64
@@ -179,6 +183,7 @@ class RecoverySpec:
         own_data_options: The options for training on the search's own data. If these have enough rows, `data` are not
             used. None to train on `data`.
         settings: The configuration of data and training by dotted key, plain values without secrets, for the record.
+        teacher: The model that `options.teacher` names; None for the dense model.
 
     Raises:
         UserError: This machine cannot run so many workers, or the assessment uses a server.
@@ -190,6 +195,7 @@ class RecoverySpec:
     cluster: ClusterOptions
     own_data_options: RecoveryOptions | None = None
     settings: Mapping[str, Any] = field(default_factory=dict)
+    teacher: ModelSpec | None = None
 
     def __post_init__(self) -> None:
         cores = n_cores()
@@ -244,8 +250,11 @@ class RecoverySpec:
     def identity(self) -> dict[str, Any]:
         """Everything that decides the training, as plain values, except the content of its files."""
         data = self.data
+        options = identity_of(self.options)
+        if self.teacher is None:  # without the option, so that recoveries of old ledgers keep their ids
+            del options["teacher"]
         return {
-            "options": identity_of(self.options),
+            "options": options,
             "data": [identity_of(data.rows), identity_of(data.format), identity_of(data.draw)],
         }
 

@@ -19,6 +19,8 @@ import torch
 from raysearch.assessment.assess import plan_assessment
 from raysearch.assessment.context import AssessmentPlan
 from raysearch.assessment.own_data import name_of
+from raysearch.assessment.spec import AssessSpec
+from raysearch.calibration.calibration import Calibration
 from raysearch.calibration.overlap import SeenTexts
 from raysearch.calibration.windows import WindowOptions
 from raysearch.checkpoints.card import RECORD
@@ -30,8 +32,9 @@ from raysearch.core.space import LAYERS
 from raysearch.core.versions import VERSION
 from raysearch.errors import UserError
 from raysearch.evaluation.pool import Pool, opening
-from raysearch.evaluation.prepared_data import prepare_data
+from raysearch.evaluation.prepared_data import ModelFiles, prepare_data
 from raysearch.ledger.ledger import Ledger
+from raysearch.models.description import describe
 from raysearch.models.loading import load_tokenizer
 from raysearch.models.spec import ModelSpec
 from raysearch.recovery.adapter import check_trainable
@@ -75,6 +78,8 @@ class PlannedRecovery:
         spec: The specification of the recovery.
         mask: The mask.
         assessment: The dense model, and the plan of its assessment.
+        teacher: The model that writes answers and whose logits are learned, and the texts that it is assessed on: the
+            dense model, another one, or the original model of a search in stages.
         name: The id of the recovery.
         folder: The folder for the results of its steps.
         shared: The folder for the rows and the dense model's logits, which several masks may share.
@@ -87,6 +92,7 @@ class PlannedRecovery:
     spec: RecoverySpec
     mask: Mask
     assessment: AssessmentPlan
+    teacher: AssessmentPlan
     name: str
     folder: Path
     shared: Path
@@ -96,17 +102,6 @@ class PlannedRecovery:
     def size(self) -> int:
         """The size of the mask, as ``remove=`` counts it."""
         return self.record.finished_result.space.size_of(self.mask)
-
-    @property
-    def required_numbers(self) -> dict[str, str]:
-        """The name of each number to assess, except speeds, with a digest of its inputs."""
-        plan = self.assessment
-        texts = (*plan.spec.texts, *plan.spec.generation)
-        numbers = {name: calibration.fingerprint for name, calibration in zip(texts, plan.calibrations, strict=True)}
-        numbers |= {source.name: plan.name_of(source) for source in plan.sources}
-        if plan.problems:
-            numbers["probe"] = plan.named({"probe": [problem.prompt for problem in plan.problems]})
-        return numbers
 
     def model_in(self, folder: Path, suffix: str = "") -> ModelSpec:
         """Return the searched model with the weights of a folder.
@@ -136,13 +131,23 @@ class PlannedRecovery:
         """The prompts or text to train on, without those of the calibration and the assessment."""
         plan = self.assessment
         searched = prepare_data(self.search.evaluation, plan.info, plan.files).calibrations
-        measured = SeenTexts([*searched, *plan.calibrations], self.tokenizer)
+        measured = SeenTexts([*searched, *measured_texts(plan, self.teacher)], self.tokenizer)
         return draw_prompts(self.spec.data, self.spec.options, self.tokenizer, measured, plan.info.max_positions)
 
     @functools.cached_property
     def tokenizer(self) -> Any:
         """A separate instance of the model's tokenizer, which the training may change."""
         return load_tokenizer(self.assessment.info.model)
+
+
+def required_numbers(plan: AssessmentPlan) -> dict[str, str]:
+    """Return the name of each number of an assessment, except speeds, with a digest of its inputs."""
+    texts = (*plan.spec.texts, *plan.spec.generation)
+    numbers = {name: calibration.fingerprint for name, calibration in zip(texts, plan.calibrations, strict=True)}
+    numbers |= {source.name: plan.name_of(source) for source in plan.sources}
+    if plan.problems:
+        numbers["probe"] = plan.named({"probe": [problem.prompt for problem in plan.problems]})
+    return numbers
 
 
 def prepare(
@@ -153,6 +158,7 @@ def prepare(
     remove: int | None,
     plan: AssessmentPlan | None = None,
     shared: Path | None = None,
+    teacher: AssessmentPlan | None = None,
     warn: Callable[[str], None] = lambda sentence: None,
 ) -> PlannedRecovery:
     """Check everything that can be checked before anything is computed, and name the recovery.
@@ -165,6 +171,8 @@ def prepare(
         remove: See `recover_search`.
         plan: The dense model and the plan of its assessment; None to read the model now.
         shared: A folder for rows and logits that several masks share; None for the recovery's own folder.
+        teacher: The teacher of a search in stages and the plan of its assessment; None for `spec.teacher`, or else for
+            the dense model.
         warn: Receives a sentence if the search's own data are too few to train on.
 
     Returns:
@@ -182,12 +190,17 @@ def prepare(
     check_trainable(plan.info.model, spec.options)
     for note in plan.notes:
         warn(note)
-    with_default_data = _named(record, ledger, search, spec, remove, plan, shared)
+    if teacher is None and spec.teacher is not None:
+        teacher = teacher_plan(spec.teacher, spec, plan)
+    named = functools.partial(
+        _named, record, ledger, search, remove=remove, plan=plan, shared=shared, teacher=teacher or plan
+    )
+    with_default_data = named(spec)
     own_data_spec = spec.on_own_data(evaluation, search.config)
     if own_data_spec is None:
         return with_default_data
-    with_own_data = _named(record, ledger, search, own_data_spec, remove, plan, shared)
-    if (with_own_data.shared / _CARD).is_file():  # drawn earlier
+    with_own_data = named(own_data_spec)
+    if has_rows(with_own_data.shared):  # drawn earlier
         return with_own_data
     try:
         prompts = with_own_data.prompts
@@ -212,14 +225,16 @@ def _named(
     ledger: Ledger,
     search: SearchSpec,
     spec: RecoverySpec,
+    *,
     remove: int | None,
     plan: AssessmentPlan,
     shared: Path | None,
+    teacher: AssessmentPlan,
 ) -> PlannedRecovery:
     """Return a recovery, named by a digest of everything that it depends on."""
     mask = record.best_of_size(remove).mask
     size = record.finished_result.space.size_of(mask)
-    measured = sorted(calibration.text_fingerprint for calibration in plan.calibrations)
+    measured = sorted(calibration.text_fingerprint for calibration in measured_texts(plan, teacher))
     identity = {
         "model": plan.fingerprint,
         "calibrations": record.identifying,
@@ -228,10 +243,14 @@ def _named(
         **({"measured": measured} if measured else {}),  # the rows share no text with these
         "files": [plan.files.tokenizer_fingerprint, *spec.digests],
     }
+    if teacher is not plan:
+        identity["teacher"] = teacher.fingerprint
+        if spec.teacher is None:  # a stage of a search, which deletes the recovery's folder when it is no longer needed
+            identity["stage_of"] = shared and shared.name
     name = f"recover-m{size}-{digest(identity, 8)}"
     folder = ledger.path.absolute().parent / "recoveries" / name  # workers have other current folders
     return PlannedRecovery(
-        record, ledger, search, spec, mask, plan, name, folder, shared or folder, plan.info.model.on_gpu
+        record, ledger, search, spec, mask, plan, teacher, name, folder, shared or folder, plan.info.model.on_gpu
     )
 
 
@@ -255,7 +274,7 @@ def heal(
         out: The folder of the recovered checkpoint.
         stages: The seconds of each stage; those of this call are added.
         observer: Receives the progress.
-        replicas: Replicas of the dense model; None to start some if they are needed.
+        replicas: Replicas of the teacher; None to start some if they are needed.
 
     Returns:
         The evidence for the model card, and the number of answers that the dense model wrote now.
@@ -272,7 +291,7 @@ def heal(
         check_room(recovery)
     recovery.folder.mkdir(parents=True, exist_ok=True)
     recovery.shared.mkdir(parents=True, exist_ok=True)
-    with replicas or opening(spec.cluster, recovery.assessment.info, _N_JOBS) as pool:
+    with replicas or opening(spec.cluster, recovery.teacher.info, _N_JOBS) as pool:
         with timed(stages, "data"):
             prepared = _prepare_rows(recovery, pool, observer)
         if not (pruned / RECORD).is_file() and not (is_written and is_trained(recovery.folder)):
@@ -301,9 +320,9 @@ def heal(
         model=recovery.search.evaluation.model.label,
         mask=recovery.mask,
         n_layers_dense=recovery.assessment.info.sites.n_layers,
-        method=spec.options,
+        method=spec.options if spec.teacher is None else replace(spec.options, teacher=spec.teacher.label),
         rows=len(prepared.rows),
-        data=_describe_data(spec),
+        data=describe_data(spec),
         left_out=prepared.left_out,
         training=training,
         version=VERSION,
@@ -342,6 +361,50 @@ def remove_copies(folder: Path, options: RecoveryOptions) -> None:
             weights.unlink()
 
 
+def measured_texts(plan: AssessmentPlan, teacher: AssessmentPlan) -> list[Calibration]:
+    """Return the texts that models are assessed on, besides the samples of the search.
+
+    Args:
+        plan: The plan of the dense model's assessment.
+        teacher: The plan of the teacher's assessment, which may be the same.
+
+    Returns:
+        The texts and the tasks of both plans.
+    """
+    return [*plan.calibrations] if teacher is plan else [*plan.calibrations, *teacher.calibrations]
+
+
+def teacher_plan(model: ModelSpec, spec: RecoverySpec, plan: AssessmentPlan) -> AssessmentPlan:
+    """Return the teacher that the user named, after checking that its tokens are those of the dense model.
+
+    Args:
+        model: The teacher.
+        spec: The specification of the recovery.
+        plan: The dense model and the plan of its assessment.
+
+    Returns:
+        The teacher, with nothing to assess.
+
+    Raises:
+        UserError: The teacher does not exist, or has another vocabulary.
+    """
+    info = describe(model)
+    spec.cluster.check_model(info.model)
+    files = ModelFiles(info.model)
+    vocabularies = [each.tokenizer.get_vocab() for each in (files, plan.files)]
+    if vocabularies[0] != vocabularies[1] or info.vocab_size != plan.info.vocab_size:
+        raise UserError(
+            f"recovery.teacher={spec.options.teacher} has another vocabulary than {plan.info.model.name}, and learning "
+            "its tokens needs the same one; name a teacher of the same family, or leave it out"
+        )
+    return AssessmentPlan(AssessSpec(), spec.cluster, info, files)
+
+
+def has_rows(folder: Path) -> bool:
+    """Return whether the rows to train on were drawn earlier and are in a recovery's folder."""
+    return (folder / _CARD).is_file()
+
+
 class _PreparedRows(NamedTuple):
     """The rows to train on.
 
@@ -374,7 +437,7 @@ def _prepare_rows(recovery: PlannedRecovery, replicas: Callable[[], Pool], obser
     answers = [(question.answer, False) for question in prompts.questions]
     if options.responses == "self":
         texts, n_new_answers = write_answers(
-            prompts.questions, options, recovery.assessment, recovery.ledger, replicas, observer.assessing
+            prompts.questions, options, recovery.teacher, recovery.ledger, replicas, observer.assessing
         )
         answers = [(text.text.strip(), text.cut_off) for text in texts]
     results = [
@@ -390,8 +453,8 @@ def _prepare_rows(recovery: PlannedRecovery, replicas: Callable[[], Pool], obser
         "rows": len(rows),
         "tokens": sum(len(row.ids) for row in rows),
         "left_out": left_out,
-        "data": _describe_data(recovery.spec),
-        "answered_by": recovery.assessment.fingerprint if prompts.questions and options.responses == "self" else None,
+        "data": describe_data(recovery.spec),
+        "answered_by": recovery.teacher.fingerprint if prompts.questions and options.responses == "self" else None,
         "sha256": hashlib.sha256(content.encode()).hexdigest(),
     }
     write_atomically(folder / _ROWS, content)
@@ -399,7 +462,7 @@ def _prepare_rows(recovery: PlannedRecovery, replicas: Callable[[], Pool], obser
     return _PreparedRows(rows, dict(left_out), n_new_answers)
 
 
-def _describe_data(spec: RecoverySpec) -> dict[str, Any]:
+def describe_data(spec: RecoverySpec) -> dict[str, Any]:
     """Return the description of the data for cards."""
     is_text = isinstance(spec.data.draw, WindowOptions)
     description = {**spec.data.rows.describe(), "responses": None if is_text else spec.options.responses}

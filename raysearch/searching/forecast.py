@@ -39,8 +39,9 @@ class SearchForecast:
         by_budget: Whether the search may end before the last round, when its budget is spent.
         screened: Whether screening may make the search cheaper.
         open_ended: Whether the losses decide how many masks and rounds there are.
-        trainings: How many masks are recovered after the rounds.
-        training_steps: The steps of each recovery.
+        trainings: How many masks are recovered, after the rounds or after the stages.
+        training_steps: The steps of each recovery, the largest number if `in_stages`; 0 if it is not known.
+        in_stages: Whether the rounds are those of several searches, each with a recovery after it.
         seconds: The time of the rounds on this machine, with the replicas of `pool`, in s; None if it is not known.
         time_source: What `seconds` was measured on, or why it is None; a clause to follow a comma.
         pool: The replicas and their memory; None if the data were not read.
@@ -54,6 +55,7 @@ class SearchForecast:
     open_ended: bool = False
     trainings: int = 0
     training_steps: int = 0
+    in_stages: bool = False
     seconds: float | None = None
     time_source: str = ""
     pool: PoolSize | None = None

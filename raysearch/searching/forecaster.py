@@ -7,6 +7,7 @@ made-up statistics are correlated with these amounts.
 
 from __future__ import annotations
 
+import itertools
 import time
 from collections.abc import Iterable, Sequence
 from contextlib import closing
@@ -33,6 +34,7 @@ from raysearch.searching.notices import announce_large_files, describe_model, wa
 from raysearch.searching.observer import Observer
 from raysearch.searching.recommend import check_readout
 from raysearch.searching.spec import SearchSpec
+from raysearch.searching.stages import stage_problems
 
 
 def forecast_search(spec: SearchSpec, observer: Observer) -> SearchForecast:
@@ -50,8 +52,9 @@ def forecast_search(spec: SearchSpec, observer: Observer) -> SearchForecast:
     """
     evaluation = spec.evaluation
     info = describe_model(evaluation.model, observer)
-    if spec.refiner is not None:
-        spec.refiner.check(info)
+    for recovery in (spec.refiner, spec.healer):
+        if recovery is not None:
+            recovery.check(info)
     expected = expected_cost(spec, info)
     evaluation.cluster.check_model(info.model)
     as_folder("store", evaluation.ledger.parent)
@@ -85,17 +88,42 @@ def expected_cost(spec: SearchSpec, info: ModelInfo) -> SearchForecast:
     Raises:
         UserError: The searcher needs gradients that the objective does not have, or no mask is legal.
     """
-    refiner = spec.refiner
+    problem = spec.problem(info)
+    n_trainings = training_steps = 0
+    if spec.refiner is not None:
+        n_trainings = spec.refiner.masks
+        training_steps = spec.refiner.steps
+    if spec.healer is None:
+        rounds = Forecaster().forecast(spec.searcher, problem, spec.seed, spec.evaluation.objectives)
+    else:
+        rounds = _rounds_of_stages(spec, problem, spec.healer.schedule)
+        n_trainings = len(spec.healer.schedule)
+        training_steps = spec.healer.steps or 0
     return SearchForecast(
-        rounds=Forecaster().forecast(spec.searcher, spec.problem(info), spec.seed, spec.evaluation.objectives),
+        rounds=rounds,
         head_cost=head_cost(info),
         by_budget=spec.budget is not None,
         screened=spec.evaluation.screening is not None,
         open_ended=spec.searcher.open_ended,
-        trainings=refiner.masks if refiner else 0,
-        training_steps=refiner.steps if refiner else 0,
+        trainings=n_trainings,
+        training_steps=training_steps,
+        in_stages=spec.healer is not None,
         target=spec.target_limits(info),
     )
+
+
+def _rounds_of_stages(spec: SearchSpec, problem: Problem, schedule: Sequence[int]) -> list[RoundCost] | None:
+    """Return the cost of the rounds of all stages, and of a last round on the original model; None if not known."""
+    objectives = spec.evaluation.objectives
+    forecaster = Forecaster()
+    rounds: list[RoundCost] = []
+    for stage_problem in stage_problems(problem, schedule):
+        stage_rounds = forecaster.forecast(spec.searcher, stage_problem, spec.seed, objectives)
+        if stage_rounds is None:
+            return None
+        rounds += stage_rounds
+    masks = [Mask(problem.free[-size:]) for size in itertools.accumulate(schedule)]
+    return [*rounds, *_costs([Round(masks)], problem.sites.layers, objectives, {Mask()})]
 
 
 class Forecaster:

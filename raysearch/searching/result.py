@@ -25,6 +25,7 @@ from raysearch.searching.recommendation import Recommendation
 from raysearch.searching.refinement import Refinement
 from raysearch.searching.separation import Separation
 from raysearch.searching.settings import SearchSettings
+from raysearch.searching.stages import StagedResult
 from raysearch.searching.target import TargetLimits
 from raysearch.searching.work import SearchWork
 from raysearch.text.numbers import added
@@ -83,8 +84,8 @@ class SearchHeader:
         n_remove: M; for ``remove=auto``, before the result, the largest number that may be removed.
         dtype: The type of the weights in memory, such as ``bfloat16``; empty in old records without it.
         layer_kinds: The kind of each layer, as in `Site`; empty in old records, for layers of one kind.
-        labels: The labels of the search in its study, by axis; empty without a study.
-        parent: The tracker's id of the study, if it has one.
+        labels: The labels of the search in its study, by axis, or of a stage in the whole search; else empty.
+        parent: The tracker's id of the study, or of the whole search of a stage, if it has one.
         target: What the target leaves of the masks; None without a target.
         space: What the masks remove; whole layers in old records without it.
     """
@@ -198,6 +199,9 @@ class SearchResult(SearchHeader):
         recommendation: The recommended size, for ``remove=auto``; else None.
         refinement: The best masks before and after a short recovery, for ``refine=recover``; else None. `removed` is
             then the best mask after the recovery, and `loss` its loss before.
+        staged: The stages of a search that removes layers and recovers the model in turns, for ``heal=recover``; else
+            None. `removed` are then the layers of all stages, in the numbering of the original model, and `loss` is
+            the original model's loss without them, before any recovery.
         separation: How many other masks are not significantly worse; None if that is not known.
         complete: Whether the searcher came to its end; if not, `removed` is the best mask when the budget was spent.
         mlflow_run_id: MLflow's id of the run, if the tracker wrote one.
@@ -219,6 +223,7 @@ class SearchResult(SearchHeader):
     remarks: Mapping[str, RemarkValue] = field(default_factory=dict)
     recommendation: Recommendation | None = None
     refinement: Refinement | None = None
+    staged: StagedResult | None = None
     separation: Separation | None = None
     complete: bool = True
     mlflow_run_id: str | None = None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import platform
 import time
 from collections.abc import Callable, Generator, Mapping, Sequence
@@ -35,6 +36,7 @@ from raysearch.searching.search_recorder import SearchRecorder
 from raysearch.searching.separate import separation_of
 from raysearch.searching.separation import Separation
 from raysearch.searching.spec import SearchSpec
+from raysearch.searching.stages import FixedMasks
 from raysearch.searching.work import EvaluationCounts, LayerForwards, LayerTokens, SearchWork
 from raysearch.text.redaction import redact
 from raysearch.text.sentences import first_line
@@ -121,8 +123,9 @@ def search_rounds(
     is_alone = context is None
     context = context or StudyContext(describe_model(spec.evaluation.model, observer))
     info = context.info
-    if spec.refiner is not None:
-        spec.refiner.check(info)
+    for recovery in (spec.refiner, spec.healer):
+        if recovery is not None:
+            recovery.check(info)
     problem = spec.problem(info)  # refuses numbers that do not fit, before anything is written
     expected = expected_cost(spec, info) if is_alone else None
     if context.prepared is None:
@@ -150,15 +153,24 @@ def search_rounds(
             recorder = SearchRecorder(problem, session.evaluator, observers, started, _part_names(spec))
             search = _Search(spec, session, header, recorder, observers, tracker)
             try:
-                observers.on_event(SearchStarted(header, expected))
+                # the rounds of stages are not rounds of the search, so their forecast would mislead displays
+                observers.on_event(SearchStarted(header, expected if spec.healer is None else None))
                 if is_alone:
                     warn_before_search(spec, info, session.calibrations, observer)
                 ending = search.ending(record, meter or unmeasured)
                 ending.check()
-                rounds = run_rounds(spec.searcher, problem, spec.seed, recorder)
+                searcher = spec.searcher
+                staged = None
+                if spec.healer is not None:
+                    staged = spec.healer.heal(record, spec, session, observer)
+                    searcher = FixedMasks(staged.masks)  # what the original model loses without any recovery
+                rounds = run_rounds(searcher, problem, spec.seed, recorder)
                 mask = yield from recorder.follow(rounds, ending.mask_at_end)
                 yield from ending.last_rounds()
                 result = ending.result(mask)
+                if staged is not None:
+                    works = [stage.work for stage in staged.stages]
+                    result = replace(result, staged=staged, work=functools.reduce(SearchWork.plus, works, result.work))
             except GeneratorExit:
                 search.stop()
                 raise
@@ -171,6 +183,46 @@ def search_rounds(
                 return result
             finally:
                 tracker.close()
+
+
+def search_stage(spec: SearchSpec, context: StudyContext, observer: Observer) -> SearchResult:
+    """Run a search that is a stage of another one, which records it. Its evaluations are in the ledger.
+
+    Args:
+        spec: The search.
+        context: The model and its calibrations.
+        observer: Gets progress, trials, rounds and the end.
+
+    Returns:
+        The result.
+
+    Raises:
+        UserError: The specification does not fit the model or the machine.
+        EvaluationError: A unit of work failed for good.
+    """
+    started = time.perf_counter()
+    info = context.info
+    problem = spec.problem(info)
+    n_passes = expected_cost(spec, info).n_passes(info.sites)
+    with closing(
+        open_session(
+            spec.evaluation,
+            info,
+            observer.progress,
+            context.prepared,
+            context.make_pool,
+            n_passes,
+            removable=problem.sites,
+        )
+    ) as session:
+        header = _header(spec, session, problem, context)
+        recorder = SearchRecorder(problem, session.evaluator, observer, started, _part_names(spec))
+        observer.on_event(SearchStarted(header))
+        rounds = recorder.follow(run_rounds(spec.searcher, problem, spec.seed, recorder))
+        search = _Search(spec, session, header, recorder, observer, Tracker())
+        result = search.with_separation(search.result(exhaust(rounds), None))
+        observer.on_event(SearchEnded(result))
+        return result
 
 
 @dataclass(frozen=True)
@@ -194,7 +246,7 @@ class _Search:
                 f"all masks of {result.space.count(result.n_removed)} have the same loss, so there is no reason to "
                 "prefer the one named; use more or other samples, or another objective"
             )
-        result = replace(result, separation=self._separation(result))
+        result = self.with_separation(result)
         # Written before the tracker ends: a search that is interrupted while it waits for the tracker has finished.
         record = self._write(state, result)
         if result.recommendation is not None:
@@ -205,8 +257,9 @@ class _Search:
         ledger = self.session.ledger
         if run_id is not None:
             record = record_mlflow_run(ledger, result.search_id, run_id, receipt)
-        if self.spec.refiner is not None:  # needs the run of the tracker
-            self.spec.refiner.record(record, ledger, self.observer)
+        for recovery in (self.spec.refiner, self.spec.healer):  # these need the run of the tracker
+            if recovery is not None:
+                recovery.record(record, ledger, self.observer)
         return replace(result, mlflow_run_id=run_id, mlflow_receipt=receipt)
 
     def stop(self) -> None:
@@ -306,9 +359,13 @@ class _Search:
         }
         return replace(result, delta_error=errors.get(size), delta_errors=errors)
 
+    def with_separation(self, result: SearchResult) -> SearchResult:
+        """Return the result with its separation from other masks."""
+        return replace(result, separation=self._separation(result))
+
     def _separation(self, result: SearchResult) -> Separation | None:
-        """Compare the mask with the others; None if a recovery chose it, or if several losses are combined."""
-        if result.refinement is not None or len(self.session.calibrations) > 1:
+        """Compare the mask with the others; None if recovered models chose it, or if several losses are combined."""
+        if result.refinement is not None or result.staged is not None or len(self.session.calibrations) > 1:
             return None
         calibration = self.session.calibrations[0]
         return separation_of(result.mask, result.trials, calibration, self.session.ledger, self.recorder.problem)

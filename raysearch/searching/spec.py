@@ -25,7 +25,9 @@ from raysearch.searching.search_record import SearchRecord
 from raysearch.searching.serve_options import ServeOptions
 from raysearch.searching.settings import SearchSettings
 from raysearch.searching.speed_options import SearchSpeedOptions
+from raysearch.searching.stages import StagedResult
 from raysearch.searching.target import TargetLimits, limits_of
+from raysearch.text.sentences import as_typed
 
 
 class Refiner(Protocol):
@@ -79,6 +81,57 @@ class Refiner(Protocol):
         """
 
 
+class Healer(Protocol):
+    """Removes layers and recovers the model in turns."""
+
+    @property
+    def schedule(self) -> Sequence[int]:
+        """How many layers each stage removes."""
+
+    @property
+    def steps(self) -> int | None:
+        """The largest number of steps of each training; None if it is not known before the rows are read."""
+
+    @property
+    def identity(self) -> Mapping[str, Any]:
+        """Everything, besides the search itself, that the recovered models depend on, as JSON values."""
+
+    def check(self, info: ModelInfo) -> None:
+        """Check the options and the data of the recovery, before anything is computed.
+
+        Raises:
+            UserError: Something is missing, or does not fit the model.
+        """
+
+    def heal(
+        self, record: SearchRecord, search: SearchSpec, session: EvaluationSession, observer: Observer, /
+    ) -> StagedResult:
+        """Run the stages, and write the recovered model of the last one; finished stages are read from the ledger.
+
+        Args:
+            record: The record of the search.
+            search: The specification of the search.
+            session: Evaluates masks of the original model.
+            observer: Gets progress.
+
+        Returns:
+            The stages, with the removed layers and the losses before and after each recovery.
+
+        Raises:
+            UserError: Something that the user named is missing, or does not fit together.
+            EvaluationError: A training or an evaluation failed for good.
+        """
+
+    def record(self, record: SearchRecord, ledger: Ledger, observer: Observer) -> None:
+        """Pass the recoveries of a recorded search to an observer.
+
+        Args:
+            record: The search.
+            ledger: Its ledger.
+            observer: Gets the losses and the numbers of each recovery.
+        """
+
+
 @dataclass(frozen=True)
 class SearchSpec:
     """The specification of one search.
@@ -99,6 +152,7 @@ class SearchSpec:
         target: The names of the runtimes that are to run the result; empty for any. Masks that one of them would run as
             another model are not proposed.
         space: What can be removed.
+        healer: Removes the layers in stages, and recovers the model after each; None to remove them at once.
 
     Raises:
         UserError: The parts contradict each other.
@@ -117,6 +171,7 @@ class SearchSpec:
     refiner: Refiner | None = None
     target: Sequence[str] = ()
     space: Space = LAYERS
+    healer: Healer | None = None
 
     def __post_init__(self) -> None:
         if self.budget is not None and self.remove != AUTO:
@@ -131,19 +186,46 @@ class SearchSpec:
                 f"remove={self.remove} needs a searcher that finds the best mask of every size on its way, and "
                 f"searcher={self.searcher_name} does not; use greedy or beam, or a study with study.grid.remove=[1,2,3]"
             )
-        if self.refiner is None:
-            return
-        if self.remove == AUTO:
+        if self.refiner is not None:
+            if self.remove == AUTO:
+                raise UserError(
+                    f"refine.masks={self.refiner.masks} compares masks of one size, and remove=auto is yet to find "
+                    "which; give remove a number, or use refine=none"
+                )
+            self._check_objectives("refine=none")
+        if self.healer is not None:
+            self._check_stages(self.healer.schedule)
+
+    def _check_stages(self, schedule: Sequence[int]) -> None:
+        """Refuse what is not defined for a search in stages."""
+        stages = f"schedule={as_typed([*schedule])}"
+        if self.remove != sum(schedule):
             raise UserError(
-                f"refine.masks={self.refiner.masks} compares masks of one size, and remove=auto is yet to find which; "
-                "give remove a number, or use refine=none"
+                f"{stages} removes {sum(schedule)} layers, and remove={self.remove} asks for another number; use "
+                f"remove={sum(schedule)}, or another schedule"
             )
+        if self.space is not LAYERS:
+            raise UserError(f"{stages} removes whole layers, not space={self.space.name}; use space=layers")
+        if self.target:
+            raise UserError(
+                f"{stages} searches each stage on another checkpoint, and target={as_typed([*self.target])} holds for "
+                "one; leave target out, and read what runs the result in the lines of raysearch export"
+            )
+        if self.refiner is not None:
+            raise UserError(
+                f"{stages} recovers one mask in each stage, and refine=recover several; use refine=none, or leave "
+                "schedule out"
+            )
+        self._check_objectives("leave heal and schedule out")
+
+    def _check_objectives(self, without_recovery: str) -> None:
+        """Refuse objectives that a recovered model does not have; the remedy turns the recovery off."""
         if any(
             isinstance(objective, StateObjective) and objective.compares for objective in self.evaluation.objectives
         ):
             raise UserError(
                 f"objective={self.settings.choices['objective']} compares with the dense model's own states, which a "
-                "recovered model does not have; use an objective such as perplexity, or refine=none"
+                f"recovered model does not have; use an objective such as perplexity, or {without_recovery}"
             )
 
     def _check_serve(self) -> None:
@@ -252,6 +334,8 @@ class SearchSpec:
                     identity["speed"] = {"serve": self.speed.serve, **self.serve.identity}
         if self.refiner is not None:
             identity["refine"] = self.refiner.identity
+        if self.healer is not None:
+            identity["heal"] = self.healer.identity
         size = self.remove if self.remove == AUTO else f"m{str(self.remove).replace('..', '-')}"
         name = re.sub(r"^-|[^\w-]", "_", self.searcher_name)  # ids are typed in shells, and are names of folders
         return f"{name}-{size}-{digest(identity, 8)}"

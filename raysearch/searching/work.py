@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 
@@ -22,6 +22,15 @@ class EvaluationCounts:
     computed: int
     cached: int
     screened: int = 0
+
+    def plus(self, other: EvaluationCounts) -> EvaluationCounts:
+        """Return the sum of these numbers and others."""
+        return EvaluationCounts(
+            self.requested + other.requested,
+            self.computed + other.computed,
+            self.cached + other.cached,
+            self.screened + other.screened,
+        )
 
 
 @dataclass(frozen=True)
@@ -46,6 +55,15 @@ class LayerForwards:
         # `computed` may be larger, since replicas that share a round run some layers twice.
         return max(self.computed, self.alone)
 
+    def plus(self, other: LayerForwards) -> LayerForwards:
+        """Return the sum of this cost and another."""
+        return LayerForwards(
+            self.computed + other.computed,
+            self.alone + other.alone,
+            self.naive + other.naive,
+            self.naive_computed + other.naive_computed,
+        )
+
 
 @dataclass(frozen=True)
 class LayerTokens:
@@ -60,6 +78,11 @@ class LayerTokens:
     computed: int
     by_row: int
     packed: bool | None
+
+    def plus(self, other: LayerTokens) -> LayerTokens:
+        """Return the sum of these numbers and others."""
+        packed = other.packed if self.packed is None else self.packed
+        return LayerTokens(self.computed + other.computed, self.by_row + other.by_row, packed)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -90,3 +113,25 @@ class SearchWork:
     def began(self) -> float:
         """When this process began the search, in seconds since the epoch."""
         return self.ended - self.seconds
+
+    @property
+    def from_ledger(self) -> SearchWork:
+        """The work of a process that finds all of it in the ledger."""
+        evaluations = self.evaluations
+        return replace(
+            self,
+            evaluations=replace(evaluations, computed=0, cached=evaluations.requested),
+            layer_forwards=replace(
+                self.layer_forwards, computed=0.0, alone=self.layer_forwards.whole, naive_computed=0.0
+            ),
+            layer_tokens=LayerTokens(0, 0, None),
+        )
+
+    def plus(self, other: SearchWork) -> SearchWork:
+        """Return this work with the evaluations and the cost of another; the times and the replicas stay."""
+        return replace(
+            self,
+            evaluations=self.evaluations.plus(other.evaluations),
+            layer_forwards=self.layer_forwards.plus(other.layer_forwards),
+            layer_tokens=self.layer_tokens.plus(other.layer_tokens),
+        )

@@ -177,7 +177,8 @@ class StudySpec:
     @property
     def study_id(self) -> str:
         """The study's id. It depends on the searches and their budget, not on where and how they run."""
-        ignored = ("store", "ledger", "cluster", "tracking", "refine", "choices")  # choices only name other values
+        recoveries = ("refine", "heal", "schedule")  # a study has none of these
+        ignored = ("store", "ledger", "cluster", "tracking", *recoveries, "choices")  # choices only name other values
         searches = []
         for cell in self.cells:
             unset = () if cell.search.target else ("target",)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
@@ -15,6 +15,7 @@ from raysearch.ledger.locks import is_locked, locked
 from raysearch.ledger.table import now
 from raysearch.recovery.recovery_record import recoveries_of
 from raysearch.recovery.refine import recorded_refinement
+from raysearch.recovery.stage_record import StageRecord, recorded_stages, stage_events
 from raysearch.searching.result import SearchResult
 from raysearch.searching.search_record import SEARCHES, SearchRecord, record_mlflow_run
 from raysearch.studies.collect import collect, has_ended
@@ -181,6 +182,7 @@ def _sync_search(
         with _writing(tracking):
             synced = _publish(tracking, result)
             _write_assessments(tracking.store, synced.mlflow_run_id, record, ledger)
+            _publish_stages(tracking, synced.mlflow_run_id, recorded_stages(ledger, record))
             if cell is not None:
                 record_assessments(tracking.store, {synced.mlflow_run_id: cell.named})
         record_mlflow_run(ledger, record.search_id, synced.mlflow_run_id, tracking=_section(record.config, tracking))
@@ -196,8 +198,37 @@ def _write_assessments(store: MlflowStore, run_id: str, record: SearchRecord, le
     for recovery in recoveries_of(ledger, result.fingerprints["model"], masks):
         if recovery.search_id == record.search_id:
             record_recovery(store, run_id, recovery.event(record))
-    for event in recorded_refinement(ledger, record):
+    for event in (*recorded_refinement(ledger, record), *stage_events(ledger, record)):
         record_recovery(store, run_id, event)
+
+
+def publish_stages(
+    record: SearchRecord, ledger: Ledger, tracking: TrackingOptions, warn: Callable[[str], None]
+) -> None:
+    """Write the searches of a finished search's stages, as runs below its own run.
+
+    Args:
+        record: The recorded search, with its MLflow run.
+        ledger: The ledger with the record.
+        tracking: Where to write.
+        warn: It is called with a sentence if MLflow cannot be written to; the error is not raised.
+    """
+    run_id = record.mlflow_run_id
+    if tracking.type == "none" or run_id is None:
+        return
+    stages = recorded_stages(ledger, record)  # read here: MLflow is called in another thread
+    try:
+        attempt(lambda: _publish_stages(tracking, run_id, stages))
+    except Exception as error:  # recording never stops a search, whatever MLflow, a disk or a network throws
+        warn(
+            f"the stages of the search are not completely recorded in MLflow ({cause_of(error)}); complete them later "
+            f"by: raysearch sync {record.search_id}"
+        )
+
+
+def _publish_stages(tracking: TrackingOptions, run_id: str, stages: Sequence[StageRecord]) -> None:
+    for stage in stages:
+        _publish(tracking, replace(stage.search, parent=run_id))
 
 
 def _publish(tracking: TrackingOptions, result: SearchResult) -> SyncedSearch:

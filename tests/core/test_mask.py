@@ -27,6 +27,15 @@ def test_set_algebra():
     assert a | [7] == Mask.of(1, 2, 3, 7)
 
 
+def test_masks_of_smaller_models_have_the_numbers_of_the_larger_one():
+    layers = [*"abcdefgh"]
+    for first, later in [({}, {0, 7}), ({0, 1}, {0, 5}), ({3, 4, 6}, {2, 3, 4}), ({7}, {})]:
+        left = [layer for index, layer in enumerate(layers) if index not in first]
+        expected = [layer for index, layer in enumerate(left) if index not in later]
+        mask = Mask.of(*first).then(Mask.of(*later))
+        assert [layer for index, layer in enumerate(layers) if index not in mask] == expected
+
+
 def test_jaccard():
     assert Mask.of(1, 2, 3).jaccard(Mask.of(2, 3, 4)) == 0.5
     assert Mask.of(1).jaccard(Mask.of(2)) == 0

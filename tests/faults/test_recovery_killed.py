@@ -93,7 +93,7 @@ def test_ray_itself_is_killed_under_a_study(world: World, cwd: Path) -> None:
         "study.recover.plain=recovery.responses=self",
     ]
     process = start(*command)
-    process.until(lambda: "answers of the dense" in process.written("err"))
+    process.until(lambda: "answers of the teacher" in process.written("err"))
     kill_ray(process, ray_process(process, "gcs_server"))
 
 
@@ -122,3 +122,32 @@ def test_a_refined_search_trains_no_mask_twice(world: World, cwd: Path) -> None:
         {**mask_result, "seconds": 0} for mask_result in undisturbed["masks"]
     ]
     assert data("killed") == data("undisturbed") != {}
+
+
+def test_a_search_in_stages_repeats_no_stage_and_ends_with_the_same_bytes(world: World, cwd: Path) -> None:
+    other = cwd / "other.txt"
+    other.write_text(" ".join(reversed(world.text.read_text().split())))
+    recovery = f"data=file data.path={other} data.part=all data.seq_len=16 data.samples=24 {' '.join(TRAINING)}"
+    recovery += " assess=none assess.probe.enabled=false"
+    command = [
+        "search",
+        *world.search(remove=3),
+        "schedule=[1,1,1]",
+        "heal=recover",
+        f"heal.recover_with={recovery}",
+        "--json",
+    ]
+    undisturbed = json_answer(do(*command, "store=undisturbed"))
+    process = start(*command, "store=killed")
+    wait_for_rows(process, "killed", 1, "assessments")
+    process.kill()
+    earlier_assessments = assessments("killed")
+    assert 1 <= len(earlier_assessments) < 3, "it was killed meanwhile"
+    again = json_answer(do(*command, "store=killed"))
+    assert again["removed"] == undisturbed["removed"]
+    assert earlier_assessments.items() <= assessments("killed").items()
+    models = [
+        next((cwd / store / "recoveries").glob("stages-*/recovered/model.safetensors"))
+        for store in ("undisturbed", "killed")
+    ]
+    assert models[0].read_bytes() == models[1].read_bytes()

@@ -152,7 +152,7 @@ def test_a_dry_run_times_the_loss_that_is_trained(
     monkeypatch.setattr(recover, "make_trainer", short)
     outcome = run("recover", *arguments, f"data.path={other_text}", "--dry-run")
     assert outcome.code == 0, outcome.err
-    assert "Not in that time: answers and logits of the dense model" in outcome.out
+    assert "Not in that time: answers and logits of the teacher" in outcome.out
     assert "drawing the data" in outcome.err
     assert "memory does not hold so many rows at once; 2 of them" in outcome.err
     assert calls, "recovery.loss=distill is the default"

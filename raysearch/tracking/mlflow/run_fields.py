@@ -118,7 +118,15 @@ def search_name(search_id: str, labels: Mapping[str, str]) -> str:
     if not labels:
         return search_id
     # MLflow's tables cut the end of long names, so labels that differ most often come first.
-    prefixes = {"draw": "draw ", "calibration": "", "searcher": "", "remove": "M=", "seed": "seed ", "model": ""}
+    prefixes = {
+        "stage": "stage ",
+        "draw": "draw ",
+        "calibration": "",
+        "searcher": "",
+        "remove": "M=",
+        "seed": "seed ",
+        "model": "",
+    }
     return clip(", ".join(f"{prefix}{labels[axis]}" for axis, prefix in prefixes.items() if axis in labels), MAX_KEY)
 
 
@@ -250,6 +258,9 @@ def _without_none(values: Mapping[str, float | None]) -> dict[str, float]:
 def result_metrics(result: SearchResult) -> dict[str, float]:
     """Return the metrics of the parent run at the end of the search; some may be infinite."""
     refinement = result.refinement
+    recovered = None if refinement is None else refinement.best.recovered_loss
+    if result.staged is not None:
+        recovered = result.staged.recovered_loss
     values = {
         **{_grouped("remark", name): value for name, value in result.remarks.items() if isinstance(value, int | float)},
         "loss/dense": result.dense_loss,
@@ -258,7 +269,7 @@ def result_metrics(result: SearchResult) -> dict[str, float]:
         "loss/delta_se": result.delta_error,
         **named_readout(result.measure, result.dense_loss, "{}/dense"),
         **named_readout(result.measure, result.loss, "{}/pruned"),
-        "loss/recovered": None if refinement is None else refinement.best.recovered_loss,
+        "loss/recovered": recovered,
         "refinement/rank_correlation": None if refinement is None else refinement.rank_correlation,
         "model/parameters_removed_share": result.size.removed_share,
         "calibration/tokens": result.samples.n_tokens,
