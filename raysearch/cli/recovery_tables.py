@@ -86,14 +86,16 @@ def cost_lines(cost: RecoveryCost) -> list[str]:
     not_included = (
         "Not in that time: answers and logits of the dense model, losses on held-out rows, checkpoints, the assessment"
     )
-    return [rows, *([answers] if cost.answers else []), training, not_included]
+    budget = [] if cost.budget is None else [str(cost.budget)]
+    return [rows, *([answers] if cost.answers else []), training, *budget, not_included]
 
 
 def _lines(record: RecoveryRecord) -> list[str]:
     training = record.training
+    learning_rate = "" if training.learning_rate is None else f" at a learning rate of {training.learning_rate:g}"
     lines = [
         f"{count(record.rows, 'row')}{left_out(record.left_out)}; {count(training.steps, 'step')}, "
-        f"{count(training.tokens, 'token')}, {count(training.parameters, 'parameter')} trained"
+        f"{count(training.tokens, 'token')}, {count(training.parameters, 'parameter')} trained{learning_rate}"
     ]
     if held_out := training.held_out:
         curve = ", ".join(f"{loss:.4f} at {tokens:,}" for tokens, loss in held_out)

@@ -11,7 +11,10 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+import torch
 from peft import PeftModel
+from safetensors.torch import load_file
+from torch import Tensor
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 
 from raysearch.checkpoints.adapter import ADAPTER_FOLDER, Adapter
@@ -34,6 +37,8 @@ from raysearch.models.verification import probe_logits, relative_gap, tolerance
 from raysearch.recovery.recovery_record import ThreeNumbers, Training
 from raysearch.recovery.spec import RecoveryOptions
 from raysearch.text.redaction import redact, redacted
+
+CHANGED = "changed.safetensors"  # tensors of a training that changed only some, by the names of parameters in memory
 
 
 @dataclass(frozen=True)
@@ -99,19 +104,24 @@ def write_checkpoint(model: ModelSpec, trained: Path, out: Path, evidence: Recov
     """
     with replacing(out) as folder, quiet():
         load = partial(AutoModelForCausalLM.from_pretrained, trust_remote_code=model.trust_remote_code)
-        is_full = evidence.method.method == "full"  # all weights were trained
-        if is_full:
+        is_partial = (trained / CHANGED).is_file()  # only some tensors were trained
+        is_full = evidence.method.method == "full" and not is_partial  # all weights were trained
+        if is_partial:
+            tuned: Any = load(model.path, dtype="auto")
+            changed = load_file(trained / CHANGED)
+            set_parameters(tuned, changed)
+        elif is_full:
             config = AutoConfig.from_pretrained(model.path, trust_remote_code=model.trust_remote_code)
-            tuned: Any = load(trained, dtype=config.dtype)
+            tuned = load(trained, dtype=config.dtype)
         else:
             tuned = PeftModel.from_pretrained(load(model.path, dtype="auto"), str(trained))
         dtype = tuned.dtype
         expected = probe_logits(tuned.eval())
-        if not is_full:
+        if not is_full and not is_partial:
             tuned = tuned.merge_and_unload()
             _write_adapter(trained, folder / ADAPTER_FOLDER)
         names = [name for name, _ in tuned.named_parameters()]
-        parameters = names if is_full else Adapter.open(trained).parameters_in(names)
+        parameters = list(changed) if is_partial else names if is_full else Adapter.open(trained).parameters_in(names)
         not_replaced = _write_files(tuned, parameters, model, folder, trained.parent, evidence)
         for weights in folder.glob("**/*.safetensors"):  # were written as readable by the owner only
             weights.chmod((folder / CONFIG).stat().st_mode)
@@ -122,6 +132,19 @@ def write_checkpoint(model: ModelSpec, trained: Path, out: Path, evidence: Recov
                 "loaded again; use recovery.method=full, or another architecture"
             )
         write_card(folder, out.name, evidence, (), not_replaced=not_replaced)
+
+
+@torch.no_grad()
+def set_parameters(model: PreTrainedModel, values: Mapping[str, Tensor]) -> None:
+    """Give some parameters of a model other values, in their own dtype.
+
+    Args:
+        model: The model.
+        values: The values by the names of the parameters.
+    """
+    parameters = dict(model.named_parameters())
+    for name, value in values.items():
+        parameters[name].copy_(value)
 
 
 def _write_files(

@@ -27,11 +27,13 @@ class Training:
     Args:
         points: The losses of each step.
         steps: The number of steps.
-        best_step: The step with the lowest loss on held-out rows, whose weights are kept.
+        best_step: The step with the lowest loss on held-out rows, whose weights are kept; of the last cut, if the cuts
+            were trained one by one.
         tokens: The number of tokens that the model was trained on.
         parameters: The number of trained parameters.
         seconds: The time of the process that ended it.
         micro_batch_size: The number of rows at once, at the end.
+        learning_rate: The learning rate after the warm-up; None on older records.
     """
 
     points: tuple[LossPoint, ...]
@@ -41,6 +43,7 @@ class Training:
     parameters: int
     seconds: float
     micro_batch_size: int
+    learning_rate: float | None = None
 
     @property
     def held_out(self) -> list[tuple[int, float]]:

@@ -13,6 +13,7 @@ from pydantic import SerializerFunctionWrapHandler, model_serializer
 from raysearch.assessment.results import Result
 from raysearch.core.estimate import estimate_text
 from raysearch.core.mask import Mask
+from raysearch.recovery.budget import Budget
 from raysearch.recovery.recovery_record import RecoveryRecord, ThreeNumbers, Training, side_by_side
 from raysearch.text.numbers import count
 
@@ -111,6 +112,7 @@ class RecoveryCost:
         seconds: The seconds of all steps.
         memory_bytes: The peak memory of the measured step.
         left_out: The number of rows that are left out, by the reason.
+        budget: What fits into the given time; None if no time was given.
     """
 
     rows: int
@@ -122,3 +124,4 @@ class RecoveryCost:
     seconds: float
     memory_bytes: int
     left_out: Mapping[str, int]
+    budget: Budget | None = None

@@ -24,6 +24,9 @@ from raysearch.models.file_cache import sha256
 #: long as running them two at a time.
 _ROWS_AT_ONCE = 2
 _ROWS_AT_ONCE_ON_GPU = 8
+#: The default number of losses on held-out rows. At a cut each takes more of the time, since a step takes less.
+_N_MEASURED = 10
+_N_MEASURED_OF_CUT = 5
 
 
 @dataclass(frozen=True)
@@ -32,8 +35,10 @@ class RecoveryOptions(Options):
 
     Args:
         responses: The answers to prompts: written by the dense model (``self``), or those of the ``data``.
-        loss: ``tokens``: cross-entropy; ``distill``: the KL divergence from the dense model on the same tokens.
-        top_k: For ``distill``: the number of the dense model's likeliest tokens to keep; the others count as one.
+        loss: ``tokens``: cross-entropy; ``distill``: the KL divergence from the dense model on the same tokens;
+            ``hidden``: the layer before each run of removed layers learns the dense model's hidden state behind it.
+        top_k: For ``distill``: the number of the dense model's likeliest tokens to keep; the others count as one. With
+            ``all`` nothing is kept, and the dense model runs beside the training.
         method: ``lora``, ``qlora`` (on weights of 4 bits, NF4) or ``full``.
         max_prompt_tokens: The maximum length of a prompt; longer ones are left out.
         max_new_tokens: The maximum length of a written answer; an answer that is cut off is left out.
@@ -43,13 +48,13 @@ class RecoveryOptions(Options):
         max_tokens: The maximum length of a row; longer ones are left out.
         tokens: The maximum number of tokens of all rows; further rows are left out. None for no limit.
         held_out: The share of rows that is not trained on; the loss on them is recorded.
-        epochs: The number of times that each row is seen.
-        max_steps: The maximum number of steps; None for no limit besides `epochs`.
+        epochs: The number of times that each row is seen; with ``hidden``, at each cut.
+        max_steps: The maximum number of steps, with ``hidden`` of each cut; None for no limit besides `epochs`.
         batch_size: The number of rows of a step.
         micro_batch_size: The number of rows at once; halved if memory is short. None for 8 on a GPU, and 2 on a CPU,
             where padding rows of different lengths is expensive.
         workers: The number of processes that share the rows of a step, one for each GPU, or on CPUs.
-        learning_rate: The learning rate after the warm-up.
+        learning_rate: The learning rate after the warm-up; ``auto`` for one that a short range test chooses.
         schedule: ``constant``, ``linear`` or ``cosine``, after the warm-up.
         warmup_steps: The number of steps in which the learning rate rises.
         weight_decay: The weight decay of AdamW.
@@ -66,6 +71,7 @@ class RecoveryOptions(Options):
         gradient_checkpointing: Whether activations are computed again instead of kept.
         dtype: The dtype of the computation: float32, bfloat16, or auto: bfloat16 on a GPU that supports it.
         checkpoint_steps: The number of steps between checkpoints, each with a held-out loss; None for ten checkpoints.
+            With ``hidden``, the number of steps between held-out losses; None for five at each cut.
         patience: The number of checkpoints without a better loss after which the training ends; None to disable.
         seed: The seed of the rows' order, the adapter's first weights, the dropout and the answers.
 
@@ -76,8 +82,8 @@ class RecoveryOptions(Options):
     section = "recovery"
 
     responses: Literal["self", "data"] = "self"
-    loss: Literal["tokens", "distill"] = "distill"
-    top_k: PositiveInt = 64
+    loss: Literal["tokens", "distill", "hidden"] = "distill"
+    top_k: PositiveInt | Literal["all"] = 64
     method: Literal["lora", "qlora", "full"] = "lora"
     max_prompt_tokens: PositiveInt = 512
     max_new_tokens: PositiveInt = 256
@@ -92,7 +98,7 @@ class RecoveryOptions(Options):
     batch_size: PositiveInt = 8
     micro_batch_size: PositiveInt | None = None
     workers: PositiveInt = 1
-    learning_rate: PositiveFloat = 1e-3
+    learning_rate: PositiveFloat | Literal["auto"] = 1e-3
     schedule: Literal["constant", "linear", "cosine"] = "cosine"
     warmup_steps: NonNegativeInt = 4
     weight_decay: NonNegativeFloat = 0.0
@@ -122,8 +128,36 @@ class RecoveryOptions(Options):
             raise UserError(
                 "recovery.packing=true is not offered with recovery.loss=distill; use recovery.packing=false"
             )
+        if self.loss == "hidden":
+            self._check_hidden()
         if not self.targets:
             raise UserError("recovery.targets=[] names nothing to train; name linear layers, or all-linear")
+
+    def _check_hidden(self) -> None:
+        """Refuse options that have no meaning if whole layers are trained one by one."""
+        for name, needed in (("method", "full"), ("workers", 1), ("packing", False), ("gradient_checkpointing", False)):
+            value = getattr(self, name)
+            if value != needed:
+                raise UserError(
+                    f"recovery.{name}={str(value).lower()} is not offered with recovery.loss=hidden, which trains "
+                    f"whole layers one by one in one process; use recovery.{name}={str(needed).lower()}"
+                )
+
+    @property
+    def needs_logits(self) -> bool:
+        """Whether the dense model's likeliest tokens are computed before the training."""
+        return self.loss == "distill" and self.top_k != "all"
+
+    @property
+    def needs_dense(self) -> bool:
+        """Whether the dense model runs beside the training."""
+        return self.loss == "hidden" or (self.loss == "distill" and self.top_k == "all")
+
+    @property
+    def rate(self) -> float:
+        """The learning rate as a number; if it is ``auto``, a range test has to replace it before."""
+        assert self.learning_rate != "auto", "see `raysearch.recovery.range_test`"
+        return self.learning_rate
 
     def rows_at_once(self, on_gpu: bool = False) -> int:
         """Return the number of rows at once in each process; it divides the process's share of a step."""
@@ -141,6 +175,17 @@ class RecoveryOptions(Options):
         """Return the number of steps for so many rows."""
         whole = math.ceil(math.ceil(n_rows / self.batch_size) * self.epochs)
         return min(whole, self.max_steps) if self.max_steps else whole
+
+    def measured_steps(self, n_steps: int) -> int:
+        """Return the number of steps between two losses on held-out rows, for a training of so many steps."""
+        return self.checkpoint_steps or math.ceil(
+            n_steps / (_N_MEASURED_OF_CUT if self.loss == "hidden" else _N_MEASURED)
+        )
+
+    def n_measured(self, n_steps: int) -> int:
+        """Return how often a training of so many steps measures the loss on held-out rows."""
+        before = 1 if self.loss == "hidden" else 0
+        return before + math.ceil(n_steps / self.measured_steps(n_steps))
 
     def rows_seen(self, n_steps: int, n_rows: int) -> int:
         """Return the number of rows that the steps see; the last step of an epoch may have fewer rows.

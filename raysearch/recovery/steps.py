@@ -6,8 +6,9 @@ import functools
 import hashlib
 import json
 import shutil
+import time
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -24,25 +25,30 @@ from raysearch.calibration.windows import WindowOptions
 from raysearch.checkpoints.card import RECORD
 from raysearch.checkpoints.kept_blocks import KeptBlocks
 from raysearch.core.digest import digest
+from raysearch.core.json import from_json, to_json
 from raysearch.core.mask import Mask
 from raysearch.core.paths import write_atomically
 from raysearch.core.space import LAYERS
 from raysearch.core.versions import VERSION
 from raysearch.errors import UserError
+from raysearch.evaluation.memory import release_memory
 from raysearch.evaluation.pool import Pool, opening
 from raysearch.evaluation.prepared_data import prepare_data
 from raysearch.ledger.ledger import Ledger
 from raysearch.models.loading import load_tokenizer
 from raysearch.models.spec import ModelSpec
 from raysearch.recovery.adapter import check_trainable
+from raysearch.recovery.budget import Budget, StepCosts, TimeLimit, fitting_steps
 from raysearch.recovery.checkpoint import RecoveryEvidence, write_checkpoint, written_by
+from raysearch.recovery.layer_cuts import LayerCut, layer_cuts
 from raysearch.recovery.progress import timed
 from raysearch.recovery.prompts import Prompts, TrainingRow, draw_prompts, n_to_train_on, row_of, usable_rows
 from raysearch.recovery.responses import write_answers
 from raysearch.recovery.spec import RecoveryOptions, RecoverySpec
-from raysearch.recovery.teacher import top_logits_of
+from raysearch.recovery.step_time import StepTime, time_step
+from raysearch.recovery.teacher import TopLogits, top_logits_of
 from raysearch.recovery.trainer import TrainingRows, TrainingSetup
-from raysearch.recovery.training import DONE, TRAINED, is_trained, train
+from raysearch.recovery.training import DONE, TRAINED, is_trained, train, within_memory
 from raysearch.searching.export import export_search
 from raysearch.searching.observer import Observer
 from raysearch.searching.search_record import SearchRecord
@@ -53,10 +59,13 @@ from raysearch.text.redaction import redacted
 TEACHER = "teacher"  # the folder of the dense model's logits
 RECOVERED = "recovered"  # the folder of the recovered checkpoint, if the user names none
 _PRUNED = "pruned"
+_BUDGET = "budget.json"  # what fits into --minutes
 _ROWS = "rows.jsonl"
 _CARD = "rows.json"  # describes the rows
 _N_CHECKPOINTS = 3  # that exist at the same time
 _CHECKPOINT_BYTES_PER_WEIGHT = 12  # a float32 weight and AdamW's two moments
+_N_WARM_UP_ROWS = 8  # rows of the dense model before its logits are timed: one job
+_N_TIMED_ROWS = 40  # these, and those that are timed: four jobs
 _N_JOBS = 64  # about the number of jobs for the dense model; more than any number of replicas
 
 #: Returns the pool of the dense model, which starts on the first call. The context ends before the training.
@@ -78,6 +87,7 @@ class PlannedRecovery:
         folder: The folder for the results of its steps.
         shared: The folder for the rows and the dense model's logits, which several masks may share.
         on_gpu: Whether the training is on a GPU.
+        limit: The time that it may take; None for no limit.
     """
 
     record: SearchRecord
@@ -90,6 +100,7 @@ class PlannedRecovery:
     folder: Path
     shared: Path
     on_gpu: bool
+    limit: TimeLimit | None = None
 
     @property
     def size(self) -> int:
@@ -130,6 +141,28 @@ class PlannedRecovery:
             trust_remote_code=model.trust_remote_code or has_code,
         )
 
+    def setup(self, model: ModelSpec, data: TrainingRows, options: RecoveryOptions, folder: Path) -> TrainingSetup:
+        """Return the training of the pruned model.
+
+        Args:
+            model: The pruned checkpoint.
+            data: The rows.
+            options: The options of the training.
+            folder: The folder of the training's files.
+
+        Returns:
+            The training, with the dense model if that runs beside it.
+        """
+        setup = TrainingSetup(model, self.tokenizer, data, options, folder, self.on_gpu)
+        if options.needs_dense:
+            setup = replace(setup, dense=self.assessment.info.model)
+        return replace(setup, cuts=self.cuts) if options.loss == "hidden" else setup
+
+    @property
+    def cuts(self) -> tuple[LayerCut, ...]:
+        """The cuts of the mask, which has whole layers."""
+        return layer_cuts(self.mask, self.assessment.info.sites.n_layers)
+
     @functools.cached_property
     def prompts(self) -> Prompts:
         """The prompts or text to train on, without those of the calibration and the assessment."""
@@ -152,6 +185,7 @@ def prepare(
     remove: int | None,
     plan: AssessmentPlan | None = None,
     shared: Path | None = None,
+    limit: TimeLimit | None = None,
     warn: Callable[[str], None] = lambda sentence: None,
 ) -> PlannedRecovery:
     """Check everything that can be checked before anything is computed, and name the recovery.
@@ -164,7 +198,9 @@ def prepare(
         remove: See `recover_search`.
         plan: The dense model and the plan of its assessment; None to read the model now.
         shared: A folder for rows and logits that several masks share; None for the recovery's own folder.
-        warn: Receives a sentence if the search's own data are too few to train on.
+        limit: The time that the recovery may take; None for no limit.
+        warn: Receives a sentence if the search's own data are too few to train on, or a part of the mask has no layer
+            to train.
 
     Returns:
         The recovery, ready to run.
@@ -179,13 +215,19 @@ def prepare(
         plan = plan_assessment(spec.assess, evaluation.model, spec.cluster, evaluation.ledger, searched=evaluation)
     record.check_weights(plan.fingerprint)
     check_trainable(plan.info.model, spec.options)
+    if spec.options.loss == "hidden":
+        check_cuts(record.best_of_size(remove).mask, plan.info.sites.n_layers, warn)
+    if limit is not None and spec.options.packing:
+        raise UserError(
+            f"--minutes={limit.minutes:g} is not offered with recovery.packing=true; use recovery.max_steps=…"
+        )
     for note in plan.notes:
         warn(note)
-    with_default_data = _named(record, ledger, search, spec, remove, plan, shared)
+    with_default_data = _named(record, ledger, search, spec, remove, plan, shared, limit)
     own_data_spec = spec.on_own_data(evaluation, search.config)
     if own_data_spec is None:
         return with_default_data
-    with_own_data = _named(record, ledger, search, own_data_spec, remove, plan, shared)
+    with_own_data = _named(record, ledger, search, own_data_spec, remove, plan, shared, limit)
     if (with_own_data.shared / _CARD).is_file():  # drawn earlier
         return with_own_data
     try:
@@ -214,6 +256,7 @@ def _named(
     remove: int | None,
     plan: AssessmentPlan,
     shared: Path | None,
+    limit: TimeLimit | None,
 ) -> PlannedRecovery:
     """Return a recovery, named by a digest of everything that it depends on."""
     mask = record.best_of_size(remove).mask
@@ -226,12 +269,36 @@ def _named(
         **spec.identity,
         **({"measured": measured} if measured else {}),  # the rows share no text with these
         "files": [plan.files.tokenizer_fingerprint, *spec.digests],
+        **({} if limit is None else {"minutes": limit.minutes}),
     }
     name = f"recover-m{size}-{digest(identity, 8)}"
     folder = ledger.path.absolute().parent / "recoveries" / name  # workers have other current folders
     return PlannedRecovery(
-        record, ledger, search, spec, mask, plan, name, folder, shared or folder, plan.info.model.on_gpu
+        record, ledger, search, spec, mask, plan, name, folder, shared or folder, plan.info.model.on_gpu, limit
     )
+
+
+def check_cuts(mask: Mask, n_layers: int, warn: Callable[[str], None]) -> None:
+    """Refuse a mask without a cut that hidden states can mend.
+
+    Args:
+        mask: The mask.
+        n_layers: N, the layers of the dense model.
+        warn: Receives a sentence if only a part of the mask can be mended.
+
+    Raises:
+        UserError: No kept layer comes before a removed one, or the mask has single halves.
+    """
+    if not layer_cuts(mask, n_layers):
+        raise UserError(
+            f"recovery.loss=hidden trains the layer before each run of removed layers, and {mask} leaves none; use "
+            "recovery.loss=distill"
+        )
+    if 0 in mask.layers:
+        warn(
+            "no layer comes before the removed layer 0, so what the first removed layers did is not trained; "
+            "recovery.loss=distill trains all layers"
+        )
 
 
 def check_first_gpu(device: str) -> None:
@@ -278,13 +345,21 @@ def heal(
             observer.assessing("writing the pruned checkpoint")
             with timed(stages, "checkpoints"):
                 export_search(record, recovery.search, pruned, remove=recovery.size)
-        data = TrainingRows.of(prepared.rows, spec.options)
-        if spec.options.loss == "distill" and not is_trained(recovery.folder):
+        options = spec.options
+        rows = prepared.rows
+        left_out = prepared.left_out
+        if recovery.limit is not None:
+            with timed(stages, "planning"):
+                budget = _budget(recovery, recovery.limit, model, rows, stages.get("checkpoints", 0.0), pool, observer)
+            options = budget.limited(options)
+            if budget.rows < len(rows):
+                left_out = {**left_out, "beyond --minutes": len(rows) - budget.rows}
+            rows = rows[: budget.rows]
+        data = TrainingRows.of(rows, options)
+        if options.needs_logits and not is_trained(recovery.folder):
             with timed(stages, "logits"):
-                folder = recovery.shared / TEACHER
-                top_logits = top_logits_of(data.rows, data.starts, spec.options.top_k, folder, pool, observer.assessing)
-            data = replace(data, top_logits=top_logits)
-    setup = TrainingSetup(model, recovery.tokenizer, data, spec.options, recovery.folder, recovery.on_gpu)
+                data = replace(data, top_logits=_top_logits(recovery, data, pool, observer))
+    setup = recovery.setup(model, data, options, recovery.folder)
     with timed(stages, "training"):
         observer.assessing("training: loading the model, then step 1")
         training = train(setup, spec.cluster, on_progress=observer.assessing, warn=observer.warn)
@@ -295,10 +370,10 @@ def heal(
         model=recovery.search.evaluation.model.label,
         mask=recovery.mask,
         n_layers_dense=recovery.assessment.info.sites.n_layers,
-        method=spec.options,
-        rows=len(prepared.rows),
+        method=replace(options, learning_rate=training.learning_rate or options.learning_rate),
+        rows=len(rows),
         data=_describe_data(spec),
-        left_out=prepared.left_out,
+        left_out=left_out,
         training=training,
         version=VERSION,
     )
@@ -307,6 +382,86 @@ def heal(
         with timed(stages, "checkpoints"):
             write_checkpoint(model, recovery.folder / TRAINED, out, evidence)
     return evidence, prepared.n_new_answers
+
+
+def _budget(
+    recovery: PlannedRecovery,
+    limit: TimeLimit,
+    model: ModelSpec,
+    rows: Sequence[TrainingRow],
+    write_s: float,
+    replicas: Callable[[], Pool],
+    observer: Observer,
+) -> Budget:
+    """Return how many steps fit into the time. The choice is made once, and kept in the recovery's folder.
+
+    Args:
+        recovery: The recovery.
+        limit: The time.
+        model: The pruned checkpoint.
+        rows: The rows.
+        write_s: The seconds of writing the pruned checkpoint.
+        replicas: Returns the pool of the dense model, whose logits on some rows are timed.
+        observer: Receives the choice.
+
+    Returns:
+        The steps and the rows.
+    """
+    file = recovery.folder / _BUDGET
+    if not file.is_file():
+        options = recovery.spec.options
+        observer.assessing("timing a step")
+        step = measure_step(recovery, model, rows, recovery.folder / "timing", observer.warn)
+        logits_row_s = 0.0
+        if options.needs_logits:
+            data = TrainingRows.of(rows, options)
+            _top_logits(recovery, data.part(0, _N_WARM_UP_ROWS), replicas, observer)  # starts the replicas
+            started = time.monotonic()
+            n_timed = len(_top_logits(recovery, data.part(0, _N_TIMED_ROWS), replicas, observer)) - _N_WARM_UP_ROWS
+            logits_row_s = (time.monotonic() - started) / max(1, n_timed)
+        costs = StepCosts(limit.spent_s, step, logits_row_s, write_s)
+        write_atomically(file, to_json(fitting_steps(limit, options, len(rows), costs)))
+    budget = from_json(Budget, file.read_text(encoding="utf-8"))
+    observer.warn(str(budget))
+    return budget
+
+
+def measure_step(
+    recovery: PlannedRecovery,
+    model: ModelSpec,
+    rows: Sequence[TrainingRow],
+    folder: Path,
+    warn: Callable[[str], None],
+) -> StepTime:
+    """Time a step of a training, on half as many rows at once if memory is short.
+
+    Args:
+        recovery: The recovery.
+        model: The pruned checkpoint.
+        rows: The rows.
+        folder: A folder in which nothing is kept.
+        warn: Receives a sentence when the number of rows is reduced.
+
+    Returns:
+        The time, in which `recovery.workers` share the rows of a step.
+    """
+    options = recovery.spec.options
+    setup = recovery.setup(model, TrainingRows.of(rows, options), options, folder)
+    time_rows_at_once = functools.partial(time_step, setup, recovery.assessment.info.vocab_size)
+    step = within_memory(time_rows_at_once, options, recovery.on_gpu, warn)
+    release_memory()
+    shutil.rmtree(folder, ignore_errors=True)
+    return replace(step, step_s=step.step_s / options.workers)
+
+
+def _top_logits(
+    recovery: PlannedRecovery, data: TrainingRows, replicas: Callable[[], Pool], observer: Observer
+) -> list[TopLogits]:
+    """Return the dense model's likeliest tokens on rows; those in the recovery's folder are not computed again."""
+    top_k = recovery.spec.options.top_k
+    assert top_k != "all", "see RecoveryOptions.needs_logits"
+    folder = recovery.shared / TEACHER
+    return top_logits_of(data.rows, data.starts, top_k, folder, replicas, observer.assessing)
 
 
 def remove_models(folder: Path, options: RecoveryOptions) -> None:
@@ -408,7 +563,8 @@ def check_room(recovery: PlannedRecovery) -> None:
     n_parameters = info.parameters - info.sites.parameters(recovery.mask)
     itemsize = getattr(torch, info.dtype).itemsize
     trained_bytes = itemsize  # the trained values, until the recovered model has them
-    if recovery.spec.options.method == "full":  # checkpoints, which are deleted before that
+    options = recovery.spec.options
+    if options.method == "full" and options.loss != "hidden":  # checkpoints, which are deleted before that
         trained_bytes = _N_CHECKPOINTS * _CHECKPOINT_BYTES_PER_WEIGHT + 4
     store = recovery.ledger.path.parent
     needed_bytes = n_parameters * (2 * itemsize + trained_bytes)  # the pruned and the recovered model, too
