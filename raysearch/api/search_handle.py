@@ -441,6 +441,7 @@ class Search:
         out: PathLike,
         *overrides: str,
         remove: int | None = None,
+        minutes: float | None = None,
         overwrite: bool = False,
         config_dir: PathLike | None = None,
         observer: Observer | None = None,
@@ -452,11 +453,14 @@ class Search:
 
             search.recover("healed")
             search.recover("healed", "data.path=alpaca.jsonl", recovery="paper", data="alpaca")
+            search.recover("healed", minutes=10)
 
         Args:
             out: The folder of the recovered checkpoint.
             *overrides: ``key=value`` texts.
             remove: Recover the best mask of so many layers; None for the search's result.
+            minutes: The time that the recovery may take without the assessment: as many steps are trained as fit. None
+                for all steps.
             overwrite: Replace an existing checkpoint.
             config_dir: A folder of your own YAML files, laid out like ``conf/``.
             observer: Receives the progress.
@@ -474,12 +478,14 @@ class Search:
 
         observer = observer_or_default(observer)
         checked(bool, "--overwrite", overwrite)
+        checked(float | None, "--minutes", minutes)
         new_overrides = all_overrides(overrides, values)
         with self._opened() as (ledger, record):
             config = job_config("recover", new_overrides, record.config, config_dir)
             search = self._spec_on_cluster(record, ledger, config["cluster"])
             recovery = build.recover_spec(config)
-            from raysearch.recovery.recover import recover_search  # it imports the libraries for training
+            from raysearch.recovery.budget import TimeLimit  # it imports the libraries for training
+            from raysearch.recovery.recover import recover_search
 
             tracking = recorded_tracking(record.config, self.location, ledger)
             return recover_search(
@@ -491,12 +497,14 @@ class Search:
                 remove=remove,
                 overwrite=overwrite,
                 observer=tracked_observer(tracking, observer),
+                limit=None if minutes is None else TimeLimit(minutes),
             )
 
     def recovery_cost(
         self,
         *overrides: str,
         remove: int | None = None,
+        minutes: float | None = None,
         config_dir: PathLike | None = None,
         observer: Observer | None = None,
         **values: Any,
@@ -506,6 +514,7 @@ class Search:
         Args:
             *overrides: As for `recover`.
             remove: Recover the best mask of so many layers; None for the search's result.
+            minutes: As for `recover`: the cost is that of the steps that fit.
             config_dir: A folder of your own YAML files, laid out like ``conf/``.
             observer: Receives the progress.
             **values: The same keys as keyword arguments.
@@ -524,9 +533,11 @@ class Search:
             config = job_config("recover", new_overrides, record.config, config_dir)
             search = self._spec_on_cluster(record, ledger, config["cluster"])
             recovery = build.recover_spec(config)
-            from raysearch.recovery.recover import recovery_cost  # it imports the libraries for training
+            from raysearch.recovery.budget import TimeLimit  # it imports the libraries for training
+            from raysearch.recovery.recover import recovery_cost
 
-            return recovery_cost(record, ledger, search, recovery, remove, observer)
+            limit = None if minutes is None else TimeLimit(minutes)
+            return recovery_cost(record, ledger, search, recovery, remove, observer, limit)
 
     def sync(self, *overrides: str, **values: Any) -> SyncedSearch:
         """Upload the search's missing runs and metrics from the ledger to MLflow. Nothing is written twice.

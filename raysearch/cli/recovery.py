@@ -19,6 +19,7 @@ def recover(
     overrides: Overrides,
     out: Annotated[Path | None, typer.Option(help="The folder to write to.")] = None,
     remove: Remove = None,
+    minutes: Annotated[float | None, typer.Option(help="Train as many steps as fit into so many minutes.")] = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an existing checkpoint.")] = False,
     config_dir: ConfigDir = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the expected cost and stop.")] = False,
@@ -31,6 +32,7 @@ def recover(
     raysearch recover latest --out healed               distilled on data that the search did not use
     raysearch recover latest data=alpaca data.path=alpaca.jsonl recovery.responses=self --out healed
     raysearch recover latest recovery=paper --out healed --dry-run
+    raysearch recover latest --out healed --minutes 10  in ten minutes, without the assessment
 
     A recovery that was stopped continues with the same command.
     """
@@ -41,7 +43,9 @@ def recover(
         if dry_run:
             search = open_store(store_path).search(name)
             with Display(answers.err) as live:
-                cost = search.recovery_cost(*overrides, remove=remove, config_dir=config_dir, observer=live)
+                cost = search.recovery_cost(
+                    *overrides, remove=remove, minutes=minutes, config_dir=config_dir, observer=live
+                )
             answers.answer(cost, *cost_lines(cost))
             return
         if out is None:
@@ -50,7 +54,13 @@ def recover(
         search = open_store(store_path).search(name)
         with Display(answers.err) as live:
             done = search.recover(
-                out, *overrides, remove=remove, overwrite=overwrite, config_dir=config_dir, observer=live
+                out,
+                *overrides,
+                remove=remove,
+                minutes=minutes,
+                overwrite=overwrite,
+                config_dir=config_dir,
+                observer=live,
             )
         parts = recovery_parts(done.record(""))
         answers.answer(done, *parts, *closing_lines(done, out, store_path))

@@ -93,16 +93,18 @@ def cost_lines(cost: RecoveryCost) -> list[str]:
     not_included = (
         "Not in that time: answers and logits of the teacher, losses on held-out rows, checkpoints, the assessment"
     )
-    return [rows, *([answers] if cost.answers else []), training, not_included]
+    budget = [] if cost.budget is None else [str(cost.budget)]
+    return [rows, *([answers] if cost.answers else []), training, *budget, not_included]
 
 
 def _lines(record: RecoveryRecord) -> list[str]:
     training = record.training
     work = f"{count(len(training.cuts), 'cut')}, " if training.cuts else f"{count(training.steps, 'step')}, "
     changed = "changed in closed form" if training.cuts else "trained"
+    learning_rate = "" if training.learning_rate is None else f" at a learning rate of {training.learning_rate:g}"
     lines = [
         f"{count(record.rows, 'row')}{left_out(record.left_out)}; {work}{count(training.tokens, 'token')}, "
-        f"{count(training.parameters, 'parameter')} {changed}"
+        f"{count(training.parameters, 'parameter')} {changed}{learning_rate}"
     ]
     lines += [cut.sentence for cut in training.cuts]
     if not training.cuts and (held_out := training.held_out):

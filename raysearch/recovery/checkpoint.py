@@ -11,8 +11,10 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+import torch
 from peft import PeftModel
 from safetensors.torch import load_file
+from torch import Tensor
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 
 from raysearch.checkpoints.adapter import ADAPTER_FOLDER, Adapter
@@ -113,7 +115,7 @@ def write_checkpoint(model: ModelSpec, trained: Path, out: Path, evidence: Recov
             changed = load_file(trained / CHANGED)
             parameters = [*changed]
             tuned: Any = load(model.path, dtype="auto")
-            tuned.load_state_dict(changed, strict=False)
+            set_parameters(tuned, changed)
             expected = probe_logits(tuned.eval())
         elif evidence.method.method == "full":
             config = AutoConfig.from_pretrained(model.path, trust_remote_code=model.trust_remote_code)
@@ -136,6 +138,19 @@ def write_checkpoint(model: ModelSpec, trained: Path, out: Path, evidence: Recov
                 "loaded again; use recovery.method=full, or another architecture"
             )
         write_card(folder, out.name, evidence, (), not_replaced=not_replaced)
+
+
+@torch.no_grad()
+def set_parameters(model: PreTrainedModel, values: Mapping[str, Tensor]) -> None:
+    """Give some parameters of a model other values, in their own dtype.
+
+    Args:
+        model: The model.
+        values: The values by the names of the parameters.
+    """
+    parameters = dict(model.named_parameters())
+    for name, value in values.items():
+        parameters[name].copy_(value)
 
 
 def _write_files(

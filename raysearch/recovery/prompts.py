@@ -20,7 +20,14 @@ from raysearch.recovery.spec import RecoveryOptions
 from raysearch.text.numbers import count
 
 LeftOut = Literal[
-    "unusable", "overlapping", "too long", "without an answer", "cut off", "empty", "beyond recovery.tokens"
+    "unusable",
+    "overlapping",
+    "too long",
+    "without an answer",
+    "cut off",
+    "empty",
+    "beyond recovery.tokens",
+    "beyond --minutes",
 ]
 
 

@@ -9,27 +9,21 @@ import time
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple, cast
-
-import numpy as np
-from torch.nn import Module
+from typing import Any, NamedTuple
 
 from raysearch.assessment.assess import assess_masks, check_tasks, plan_assessment
 from raysearch.assessment.context import AssessmentPlan
 from raysearch.assessment.results import Result
-from raysearch.assessment.speed import PeakMemory
 from raysearch.core.cut import cuts_of
 from raysearch.core.mask import Mask
 from raysearch.core.paths import sizes_of_folders
-from raysearch.evaluation.memory import release_memory
 from raysearch.ledger.ledger import Ledger
 from raysearch.ledger.locks import locked
 from raysearch.models.export import check_destination
-from raysearch.models.loading import quiet
 from raysearch.models.source import gguf_file, locate
 from raysearch.models.spec import ModelSpec
+from raysearch.recovery.budget import StepCosts, TimeLimit, fitting_steps
 from raysearch.recovery.checkpoint import why_not_replaced, write_card, written_by
 from raysearch.recovery.progress import timed
 from raysearch.recovery.prompts import LeftOut, Question, TrainingRow, n_to_train_on, row_of, usable_rows
@@ -42,14 +36,12 @@ from raysearch.recovery.steps import (
     TEACHER,
     PlannedRecovery,
     heal,
+    measure_step,
     prepare,
     remove_copies,
     remove_models,
     required_numbers,
 )
-from raysearch.recovery.teacher import TopLogits
-from raysearch.recovery.trainer import TrainingRows, TrainingSetup, all_threads, make_trainer, naming_bitsandbytes
-from raysearch.recovery.training import within_memory
 from raysearch.searching.export import export_search
 from raysearch.searching.observer import Observer
 from raysearch.searching.search_record import SearchRecord
@@ -66,6 +58,7 @@ def recover_search(
     remove: int | None,
     overwrite: bool,
     observer: Observer,
+    limit: TimeLimit | None = None,
 ) -> RecoveryResult:
     """Train the model without the layers that a search removed, and write and assess it.
 
@@ -78,6 +71,7 @@ def recover_search(
         remove: Recover the best mask of so many layers; None for the search's result, 0 for the dense model.
         overwrite: Whether to replace an existing checkpoint.
         observer: Receives the progress and the record.
+        limit: The time that it may take without the assessment; None for no limit.
 
     Returns:
         The numbers of the dense, the pruned and the recovered model, the losses of the training, and the costs.
@@ -86,7 +80,9 @@ def recover_search(
         UserError: Something the user named does not exist, is too small, or does not fit together.
         EvaluationError: A step failed permanently.
     """
-    recovery = prepare(record, ledger, search, spec, remove, warn=observer.warn)
+    if limit is not None:
+        spec = replace(spec, settings={**spec.settings, "minutes": limit.minutes})
+    recovery = prepare(record, ledger, search, spec, remove, limit=limit, warn=observer.warn)
     result = _recover(recovery, out.absolute(), overwrite, observer)
     _record(recovery, result, "", observer)
     remove_copies(recovery.folder, recovery.spec.options)
@@ -192,6 +188,7 @@ def recovery_cost(
     spec: RecoverySpec,
     remove: int | None,
     observer: Observer,
+    limit: TimeLimit | None = None,
 ) -> RecoveryCost:
     """Return the expected cost of a recovery. Its prompts are drawn, a step is timed, and nothing is kept.
 
@@ -202,6 +199,7 @@ def recovery_cost(
         spec: See `recover_search`.
         remove: See `recover_search`.
         observer: See `recover_search`.
+        limit: See `recover_search`.
 
     Returns:
         The rows, the tokens, the steps, and the expected seconds and bytes of the training.
@@ -210,7 +208,7 @@ def recovery_cost(
         UserError: See `recover_search`.
     """
     observer.assessing("drawing the data")
-    recovery = prepare(record, ledger, search, spec, remove, warn=observer.warn)
+    recovery = prepare(record, ledger, search, spec, remove, limit=limit, warn=observer.warn)
     check_tasks(recovery.assessment, ledger)
     spec = recovery.spec
     options = spec.options
@@ -226,44 +224,56 @@ def recovery_cost(
         results = [row_of(question, question.answer, False, options, tokenizer) for question in prompts.questions]
     rows = [*prompts.rows, *usable_rows(results, left_out)]
     rows = rows[: n_to_train_on(rows, options, left_out, spec.data)]
-    n_train = len(rows) - options.n_held_out(len(rows))
-    if options.method == "closed_form":
+    if not options.trains:
+        sites = recovery.assessment.info.sites
         return RecoveryCost(
             rows=len(rows),
             answers=n_answers,
             answer_tokens=n_answers * options.max_new_tokens,
             tokens=sum(len(row.ids) for row in rows),
-            steps=len(cuts_of(recovery.mask, recovery.assessment.info.sites.n_layers)),
+            steps=len(cuts_of(recovery.mask, sites.n_layers)),
             step_s=0.0,
             seconds=0.0,
             memory_bytes=0,
             left_out=dict(left_out),
-            forwards=n_forwards(recovery.mask, recovery.assessment.info.sites, n_train / len(rows)),
+            forwards=n_forwards(recovery.mask, sites, 1 - options.n_held_out(len(rows)) / len(rows)),
         )
+    with tempfile.TemporaryDirectory(dir=ledger.path.parent) as scratch:
+        pruned = Path(scratch) / "pruned"
+        observer.assessing("writing the pruned checkpoint")
+        stages: dict[str, float] = {}
+        with timed(stages, "checkpoints"):
+            export_search(record, search, pruned, remove=remove)
+        observer.assessing("timing a step")
+        step = measure_step(recovery, recovery.model_in(pruned), rows, Path(scratch) / "timing", observer.warn)
+    budget = None
+    if limit is not None:
+        logits_row_s = step.held_out_row_s if options.needs_logits else 0.0
+        costs = StepCosts(limit.spent_s, step, logits_row_s, stages["checkpoints"])
+        budget = fitting_steps(limit, options, len(rows), costs)
+        options = budget.limited(options)
+        if budget.rows < len(rows):
+            left_out["beyond --minutes"] = len(rows) - budget.rows
+        rows = rows[: budget.rows]
+    n_train = len(rows) - options.n_held_out(len(rows))
     mean_tokens = sum(len(row.ids) for row in rows) / len(rows)
     if options.packing:
         n_packed = math.ceil(n_train * mean_tokens / options.max_tokens)
         mean_tokens = n_train * mean_tokens / n_packed
         n_train = n_packed
     n_steps = options.n_steps(n_train)
-    with tempfile.TemporaryDirectory(dir=ledger.path.parent) as scratch:
-        pruned = Path(scratch) / "pruned"
-        observer.assessing("writing the pruned checkpoint")
-        export_search(record, search, pruned, remove=remove)
-        time_step = partial(_time_step, recovery, recovery.model_in(pruned), rows, Path(scratch))
-        observer.assessing("timing a step")
-        step_s, memory = within_memory(time_step, options, recovery.on_gpu, observer.warn)
-        release_memory()
+    n_cuts = len(recovery.cuts) if options.loss == "hidden" else 1
     return RecoveryCost(
         rows=len(rows),
         answers=n_answers,
         answer_tokens=n_answers * options.max_new_tokens,
-        tokens=round(mean_tokens * options.rows_seen(n_steps, n_train)),
-        steps=n_steps,
-        step_s=step_s,
-        seconds=step_s * n_steps,
-        memory_bytes=memory,
+        tokens=round(mean_tokens * options.rows_seen(n_steps, n_train)) * n_cuts,
+        steps=n_steps * n_cuts,
+        step_s=step.step_s / n_cuts,
+        seconds=step.step_s * n_steps,
+        memory_bytes=step.memory_bytes,
         left_out=dict(left_out),
+        budget=budget,
     )
 
 
@@ -296,34 +306,3 @@ def assess_models(
     plan = plan_assessment(spec, recovered, assessment.cluster, ledger.path)
     after = assess_masks(plan, ledger, [Mask()], on_progress=observer.assessing)
     return AssessedModels(before.by_mask[Mask()], before.by_mask[mask], after.by_mask[Mask()])
-
-
-def _time_step(
-    recovery: PlannedRecovery, model: ModelSpec, rows: list[TrainingRow], folder: Path, micro_batch_size: int
-) -> tuple[float, int]:
-    """Return the seconds of a step on rows of at least median length, and its peak memory in bytes."""
-    n_steps = 2 if recovery.on_gpu else 1  # on a CPU a step takes long, and the first takes as long as the next
-    options = replace(recovery.spec.options, workers=1, max_steps=n_steps, epochs=1.0, warmup_steps=0, patience=None)
-    n_rows = min(len(rows), n_steps * options.batch_size + 1)
-    options = replace(options, held_out=0.5 / n_rows)
-    chosen = sorted(rows, key=lambda row: len(row.ids))[len(rows) // 2 :][:n_rows]
-    with quiet(), all_threads(), naming_bitsandbytes(options):
-        data = TrainingRows.of((chosen * n_rows)[:n_rows], options)
-        if options.loss == "distill":  # the time does not depend on the values of the logits
-            k = min(options.top_k, recovery.assessment.info.vocab_size)
-            shapes = [(len(row.ids) - start, k) for row, start in zip(data.rows, data.starts, strict=True)]
-            uniform = [
-                TopLogits(np.zeros(shape, np.int32), np.full(shape, -np.log(2 * k), np.float16)) for shape in shapes
-            ]
-            data = replace(data, top_logits=uniform)
-        setup = TrainingSetup(model, recovery.tokenizer, data, options, folder, recovery.on_gpu)
-        trainer = make_trainer(setup, micro_batch_size)
-        trainer.args.eval_strategy = trainer.args.save_strategy = "no"
-        trainer.args.load_best_model_at_end = False
-        if recovery.on_gpu:  # the first run warms up
-            trainer.train()
-        memory = PeakMemory.of(parameter.device for parameter in cast(Module, trainer.model).parameters())
-        started = time.monotonic()
-        trainer.train()
-        passed_s = time.monotonic() - started
-    return passed_s / trainer.state.global_step / recovery.spec.options.workers, memory.peak()

@@ -69,11 +69,13 @@ class Training:
     Args:
         points: The losses of each step.
         steps: The number of steps.
-        best_step: The step with the lowest loss on held-out rows, whose weights are kept.
+        best_step: The step with the lowest loss on held-out rows, whose weights are kept; of the last cut, if the cuts
+            were trained one by one.
         tokens: The number of tokens that the model was trained on.
         parameters: The number of trained parameters.
         seconds: The time of the process that ended it.
         micro_batch_size: The number of rows at once, at the end.
+        learning_rate: The learning rate after the warm-up; None on older records.
         cuts: What was done at each cut, if the model was repaired in closed form.
     """
 
@@ -84,6 +86,7 @@ class Training:
     parameters: int
     seconds: float
     micro_batch_size: int
+    learning_rate: float | None = None
     cuts: tuple[RepairedCut, ...] = ()
 
     @property

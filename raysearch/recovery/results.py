@@ -13,6 +13,7 @@ from pydantic import SerializerFunctionWrapHandler, model_serializer
 from raysearch.assessment.results import Result
 from raysearch.core.estimate import estimate_text
 from raysearch.core.mask import Mask
+from raysearch.recovery.budget import Budget
 from raysearch.recovery.recovery_record import RecoveryRecord, ThreeNumbers, Training, side_by_side
 from raysearch.text.numbers import count
 
@@ -112,6 +113,7 @@ class RecoveryCost:
         memory_bytes: The peak memory of the measured step.
         left_out: The number of rows that are left out, by the reason.
         forwards: Without training, the number of forwards of the dense model over all rows, about; None for a training.
+        budget: What fits into the given time; None if no time was given.
     """
 
     rows: int
@@ -124,3 +126,4 @@ class RecoveryCost:
     memory_bytes: int
     left_out: Mapping[str, int]
     forwards: float | None = None
+    budget: Budget | None = None

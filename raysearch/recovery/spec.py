@@ -25,6 +25,9 @@ from raysearch.models.spec import ModelSpec
 #: long as running them two at a time.
 _ROWS_AT_ONCE = 2
 _ROWS_AT_ONCE_ON_GPU = 8
+#: The default number of losses on held-out rows. At a cut each takes more of the time, since a step takes less.
+_N_MEASURED = 10
+_N_MEASURED_OF_CUT = 5
 
 
 @dataclass(frozen=True)
@@ -35,8 +38,10 @@ class RecoveryOptions(Options):
         teacher: Another model with the same vocabulary, named as in ``model``, which writes the answers and whose
             distributions are learned; None for the dense model.
         responses: The answers to prompts: written by the dense model (``self``), or those of the ``data``.
-        loss: ``tokens``: cross-entropy; ``distill``: the KL divergence from the dense model on the same tokens.
-        top_k: For ``distill``: the number of the dense model's likeliest tokens to keep; the others count as one.
+        loss: ``tokens``: cross-entropy; ``distill``: the KL divergence from the dense model on the same tokens;
+            ``hidden``: the layer before each run of removed layers learns the dense model's hidden state behind it.
+        top_k: For ``distill``: the number of the dense model's likeliest tokens to keep; the others count as one. With
+            ``all`` nothing is kept, and the dense model runs beside the training.
         method: ``lora``, ``qlora`` (on weights of 4 bits, NF4), ``full``, or ``closed_form``, which trains nothing (see
             `raysearch.recovery.repair`).
         repairs: For ``closed_form``: what is tried at each cut: ``linear``, ``bias``, ``scale``.
@@ -50,13 +55,13 @@ class RecoveryOptions(Options):
         max_tokens: The maximum length of a row; longer ones are left out.
         tokens: The maximum number of tokens of all rows; further rows are left out. None for no limit.
         held_out: The share of rows that is not trained on; the loss on them is recorded.
-        epochs: The number of times that each row is seen.
-        max_steps: The maximum number of steps; None for no limit besides `epochs`.
+        epochs: The number of times that each row is seen; with ``hidden``, at each cut.
+        max_steps: The maximum number of steps, with ``hidden`` of each cut; None for no limit besides `epochs`.
         batch_size: The number of rows of a step.
         micro_batch_size: The number of rows at once; halved if memory is short. None for 8 on a GPU, and 2 on a CPU,
             where padding rows of different lengths is expensive.
         workers: The number of processes that share the rows of a step, one for each GPU, or on CPUs.
-        learning_rate: The learning rate after the warm-up.
+        learning_rate: The learning rate after the warm-up; ``auto`` for one that a short range test chooses.
         schedule: ``constant``, ``linear`` or ``cosine``, after the warm-up.
         warmup_steps: The number of steps in which the learning rate rises.
         weight_decay: The weight decay of AdamW.
@@ -73,6 +78,7 @@ class RecoveryOptions(Options):
         gradient_checkpointing: Whether activations are computed again instead of kept.
         dtype: The dtype of the computation: float32, bfloat16, or auto: bfloat16 on a GPU that supports it.
         checkpoint_steps: The number of steps between checkpoints, each with a held-out loss; None for ten checkpoints.
+            With ``hidden``, the number of steps between held-out losses; None for five at each cut.
         patience: The number of checkpoints without a better loss after which the training ends; None to disable.
         seed: The seed of the rows' order, the adapter's first weights, the dropout and the answers.
 
@@ -84,8 +90,8 @@ class RecoveryOptions(Options):
 
     teacher: str | None = None
     responses: Literal["self", "data"] = "self"
-    loss: Literal["tokens", "distill"] = "distill"
-    top_k: PositiveInt = 64
+    loss: Literal["tokens", "distill", "hidden"] = "distill"
+    top_k: PositiveInt | Literal["all"] = 64
     method: Literal["lora", "qlora", "full", "closed_form"] = "lora"
     repairs: Sequence[Literal["linear", "bias", "scale"]] = ("linear", "bias", "scale")
     ridges: Sequence[NonNegativeFloat] = (0.01, 0.1, 1.0, 10.0)
@@ -102,7 +108,7 @@ class RecoveryOptions(Options):
     batch_size: PositiveInt = 8
     micro_batch_size: PositiveInt | None = None
     workers: PositiveInt = 1
-    learning_rate: PositiveFloat = 1e-3
+    learning_rate: PositiveFloat | Literal["auto"] = 1e-3
     schedule: Literal["constant", "linear", "cosine"] = "cosine"
     warmup_steps: NonNegativeInt = 4
     weight_decay: NonNegativeFloat = 0.0
@@ -128,7 +134,7 @@ class RecoveryOptions(Options):
             raise UserError(f"{size}workers={self.workers}; use one that is")
         if self.batch_size % (self.rows_at_once() * self.workers):
             raise UserError(f"{size}micro_batch_size={self.micro_batch_size}; use one that is")
-        if self.packing and self.loss == "distill" and self.method != "closed_form":
+        if self.packing and self.trains and self.loss == "distill":
             raise UserError(
                 "recovery.packing=true is not offered with recovery.loss=distill; use recovery.packing=false"
             )
@@ -137,8 +143,41 @@ class RecoveryOptions(Options):
                 "recovery.method=closed_form has nothing to try; name recovery.repairs of linear, bias and scale, and "
                 "recovery.ridges such as [0.1,1]"
             )
+        if self.loss == "hidden":
+            self._check_hidden()
         if not self.targets:
             raise UserError("recovery.targets=[] names nothing to train; name linear layers, or all-linear")
+
+    def _check_hidden(self) -> None:
+        """Refuse options that have no meaning if whole layers are trained one by one."""
+        for name, needed in (("method", "full"), ("workers", 1), ("packing", False), ("gradient_checkpointing", False)):
+            value = getattr(self, name)
+            if value != needed:
+                raise UserError(
+                    f"recovery.{name}={str(value).lower()} is not offered with recovery.loss=hidden, which trains "
+                    f"whole layers one by one in one process; use recovery.{name}={str(needed).lower()}"
+                )
+
+    @property
+    def trains(self) -> bool:
+        """Whether the model is trained, and not repaired in closed form."""
+        return self.method != "closed_form"
+
+    @property
+    def needs_logits(self) -> bool:
+        """Whether the dense model's likeliest tokens are computed before the training."""
+        return self.trains and self.loss == "distill" and self.top_k != "all"
+
+    @property
+    def needs_dense(self) -> bool:
+        """Whether the dense model runs beside the training."""
+        return self.trains and (self.loss == "hidden" or (self.loss == "distill" and self.top_k == "all"))
+
+    @property
+    def rate(self) -> float:
+        """The learning rate as a number; if it is ``auto``, a range test has to replace it before."""
+        assert self.learning_rate != "auto", "see `raysearch.recovery.range_test`"
+        return self.learning_rate
 
     def rows_at_once(self, on_gpu: bool = False) -> int:
         """Return the number of rows at once in each process; it divides the process's share of a step."""
@@ -156,6 +195,17 @@ class RecoveryOptions(Options):
         """Return the number of steps for so many rows."""
         whole = math.ceil(math.ceil(n_rows / self.batch_size) * self.epochs)
         return min(whole, self.max_steps) if self.max_steps else whole
+
+    def measured_steps(self, n_steps: int) -> int:
+        """Return the number of steps between two losses on held-out rows, for a training of so many steps."""
+        return self.checkpoint_steps or math.ceil(
+            n_steps / (_N_MEASURED_OF_CUT if self.loss == "hidden" else _N_MEASURED)
+        )
+
+    def n_measured(self, n_steps: int) -> int:
+        """Return how often a training of so many steps measures the loss on held-out rows."""
+        before = 1 if self.loss == "hidden" else 0
+        return before + math.ceil(n_steps / self.measured_steps(n_steps))
 
     def rows_seen(self, n_steps: int, n_rows: int) -> int:
         """Return the number of rows that the steps see; the last step of an epoch may have fewer rows.

@@ -6,8 +6,9 @@ import functools
 import hashlib
 import json
 import shutil
+import time
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -26,11 +27,13 @@ from raysearch.calibration.windows import WindowOptions
 from raysearch.checkpoints.card import RECORD
 from raysearch.checkpoints.kept_blocks import KeptBlocks
 from raysearch.core.digest import digest
+from raysearch.core.json import from_json, to_json
 from raysearch.core.mask import Mask
 from raysearch.core.paths import write_atomically
 from raysearch.core.space import LAYERS
 from raysearch.core.versions import VERSION
 from raysearch.errors import UserError
+from raysearch.evaluation.memory import release_memory
 from raysearch.evaluation.pool import Pool, opening
 from raysearch.evaluation.prepared_data import ModelFiles, prepare_data
 from raysearch.ledger.ledger import Ledger
@@ -38,15 +41,18 @@ from raysearch.models.description import describe
 from raysearch.models.loading import load_tokenizer
 from raysearch.models.spec import ModelSpec
 from raysearch.recovery.adapter import check_trainable
+from raysearch.recovery.budget import Budget, StepCosts, TimeLimit, fitting_steps
 from raysearch.recovery.checkpoint import RecoveryEvidence, write_checkpoint, written_by
+from raysearch.recovery.layer_cuts import LayerCut, layer_cuts
 from raysearch.recovery.progress import timed
 from raysearch.recovery.prompts import Prompts, TrainingRow, draw_prompts, n_to_train_on, row_of, usable_rows
 from raysearch.recovery.repair import repair
 from raysearch.recovery.responses import write_answers
 from raysearch.recovery.spec import RecoveryOptions, RecoverySpec
-from raysearch.recovery.teacher import top_logits_of
+from raysearch.recovery.step_time import StepTime, time_step
+from raysearch.recovery.teacher import TopLogits, top_logits_of
 from raysearch.recovery.trainer import TrainingRows, TrainingSetup
-from raysearch.recovery.training import DONE, TRAINED, is_trained, train
+from raysearch.recovery.training import DONE, TRAINED, is_trained, train, within_memory
 from raysearch.searching.export import export_search
 from raysearch.searching.observer import Observer
 from raysearch.searching.search_record import SearchRecord
@@ -57,10 +63,13 @@ from raysearch.text.redaction import redacted
 TEACHER = "teacher"  # the folder of the dense model's logits
 RECOVERED = "recovered"  # the folder of the recovered checkpoint, if the user names none
 _PRUNED = "pruned"
+_BUDGET = "budget.json"  # what fits into --minutes
 _ROWS = "rows.jsonl"
 _CARD = "rows.json"  # describes the rows
 _N_CHECKPOINTS = 3  # that exist at the same time
 _CHECKPOINT_BYTES_PER_WEIGHT = 12  # a float32 weight and AdamW's two moments
+_N_WARM_UP_ROWS = 8  # rows of the dense model before its logits are timed: one job
+_N_TIMED_ROWS = 40  # these, and those that are timed: four jobs
 _N_JOBS = 64  # about the number of jobs for the dense model; more than any number of replicas
 
 #: Returns the pool of the dense model, which starts on the first call. The context ends before the training.
@@ -84,6 +93,7 @@ class PlannedRecovery:
         folder: The folder for the results of its steps.
         shared: The folder for the rows and the dense model's logits, which several masks may share.
         on_gpu: Whether the training is on a GPU.
+        limit: The time that it may take; None for no limit.
     """
 
     record: SearchRecord
@@ -97,6 +107,7 @@ class PlannedRecovery:
     folder: Path
     shared: Path
     on_gpu: bool
+    limit: TimeLimit | None = None
 
     @property
     def size(self) -> int:
@@ -125,6 +136,28 @@ class PlannedRecovery:
             halves=False,
             trust_remote_code=model.trust_remote_code or has_code,
         )
+
+    def setup(self, model: ModelSpec, data: TrainingRows, options: RecoveryOptions, folder: Path) -> TrainingSetup:
+        """Return the training of the pruned model.
+
+        Args:
+            model: The pruned checkpoint.
+            data: The rows.
+            options: The options of the training.
+            folder: The folder of the training's files.
+
+        Returns:
+            The training, with the dense model if that runs beside it.
+        """
+        setup = TrainingSetup(model, self.tokenizer, data, options, folder, self.on_gpu)
+        if options.needs_dense:
+            setup = replace(setup, dense=self.teacher.info.model)
+        return replace(setup, cuts=self.cuts) if options.loss == "hidden" else setup
+
+    @property
+    def cuts(self) -> tuple[LayerCut, ...]:
+        """The cuts of the mask, which has whole layers."""
+        return layer_cuts(self.mask, self.assessment.info.sites.n_layers)
 
     @functools.cached_property
     def prompts(self) -> Prompts:
@@ -159,6 +192,7 @@ def prepare(
     plan: AssessmentPlan | None = None,
     shared: Path | None = None,
     teacher: AssessmentPlan | None = None,
+    limit: TimeLimit | None = None,
     warn: Callable[[str], None] = lambda sentence: None,
 ) -> PlannedRecovery:
     """Check everything that can be checked before anything is computed, and name the recovery.
@@ -173,7 +207,9 @@ def prepare(
         shared: A folder for rows and logits that several masks share; None for the recovery's own folder.
         teacher: The teacher of a search in stages and the plan of its assessment; None for `spec.teacher`, or else for
             the dense model.
-        warn: Receives a sentence if the search's own data are too few to train on.
+        limit: The time that the recovery may take; None for no limit.
+        warn: Receives a sentence if the search's own data are too few to train on, or a part of the mask has no layer
+            to train.
 
     Returns:
         The recovery, ready to run.
@@ -188,12 +224,28 @@ def prepare(
         plan = plan_assessment(spec.assess, evaluation.model, spec.cluster, evaluation.ledger, searched=evaluation)
     record.check_weights(plan.fingerprint)
     check_trainable(plan.info.model, spec.options)
+    if spec.options.loss == "hidden" and (teacher is not None or spec.teacher is not None):
+        raise UserError(
+            "recovery.loss=hidden learns the states of the model whose layers are removed, not of another teacher; use "
+            "recovery.loss=distill"
+        )
+    if spec.options.loss == "hidden":
+        check_cuts(record.best_of_size(remove).mask, plan.info.sites.n_layers, warn)
+    if limit is not None and not spec.options.trains:
+        raise UserError(
+            f"--minutes={limit.minutes:g} is not offered with recovery.method=closed_form, which has no steps; use a "
+            "smaller data.samples"
+        )
+    if limit is not None and spec.options.packing:
+        raise UserError(
+            f"--minutes={limit.minutes:g} is not offered with recovery.packing=true; use recovery.max_steps=…"
+        )
     for note in plan.notes:
         warn(note)
     if teacher is None and spec.teacher is not None:
         teacher = teacher_plan(spec.teacher, spec, plan)
     named = functools.partial(
-        _named, record, ledger, search, remove=remove, plan=plan, shared=shared, teacher=teacher or plan
+        _named, record, ledger, search, remove=remove, plan=plan, shared=shared, teacher=teacher or plan, limit=limit
     )
     with_default_data = named(spec)
     own_data_spec = spec.on_own_data(evaluation, search.config)
@@ -230,6 +282,7 @@ def _named(
     plan: AssessmentPlan,
     shared: Path | None,
     teacher: AssessmentPlan,
+    limit: TimeLimit | None,
 ) -> PlannedRecovery:
     """Return a recovery, named by a digest of everything that it depends on."""
     mask = record.best_of_size(remove).mask
@@ -242,6 +295,7 @@ def _named(
         **spec.identity,
         **({"measured": measured} if measured else {}),  # the rows share no text with these
         "files": [plan.files.tokenizer_fingerprint, *spec.digests],
+        **({} if limit is None else {"minutes": limit.minutes}),
     }
     if teacher is not plan:
         identity["teacher"] = teacher.fingerprint
@@ -250,8 +304,31 @@ def _named(
     name = f"recover-m{size}-{digest(identity, 8)}"
     folder = ledger.path.absolute().parent / "recoveries" / name  # workers have other current folders
     return PlannedRecovery(
-        record, ledger, search, spec, mask, plan, teacher, name, folder, shared or folder, plan.info.model.on_gpu
+        record, ledger, search, spec, mask, plan, teacher, name, folder, shared or folder, plan.info.model.on_gpu, limit
     )
+
+
+def check_cuts(mask: Mask, n_layers: int, warn: Callable[[str], None]) -> None:
+    """Refuse a mask without a cut that hidden states can mend.
+
+    Args:
+        mask: The mask.
+        n_layers: N, the layers of the dense model.
+        warn: Receives a sentence if only a part of the mask can be mended.
+
+    Raises:
+        UserError: No kept layer comes before a removed one, or the mask has single halves.
+    """
+    if not layer_cuts(mask, n_layers):
+        raise UserError(
+            f"recovery.loss=hidden trains the layer before each run of removed layers, and {mask} leaves none; use "
+            "recovery.loss=distill"
+        )
+    if 0 in mask.layers:
+        warn(
+            "no layer comes before the removed layer 0, so what the first removed layers did is not trained; "
+            "recovery.loss=distill trains all layers"
+        )
 
 
 def check_first_gpu(device: str) -> None:
@@ -283,7 +360,6 @@ def heal(
     record = recovery.record
     pruned = recovery.folder / _PRUNED
     is_written = written_by(out) == recovery.name
-    is_closed_form = spec.options.method == "closed_form"
     if not is_written and not [*recovery.folder.glob(f"{TRAINED}/*.safetensors")]:
         (recovery.folder / TRAINED / DONE).unlink(missing_ok=True)  # the weights are only in a checkpoint elsewhere
     model = recovery.model_in(pruned)
@@ -299,17 +375,26 @@ def heal(
             observer.assessing("writing the pruned checkpoint")
             with timed(stages, "checkpoints"):
                 export_search(record, recovery.search, pruned, remove=recovery.size)
-        data = TrainingRows.of(prepared.rows, spec.options)
-        setup = TrainingSetup(model, recovery.tokenizer, data, spec.options, recovery.folder, recovery.on_gpu)
-        if is_closed_form:
-            with timed(stages, "repair"):
-                training = repair(setup, recovery.mask, recovery.assessment.info, pool, observer.assessing)
-        elif spec.options.loss == "distill" and not is_trained(recovery.folder):
+        options = spec.options
+        rows = prepared.rows
+        left_out = prepared.left_out
+        if recovery.limit is not None:
+            with timed(stages, "planning"):
+                budget = _budget(recovery, recovery.limit, model, rows, stages.get("checkpoints", 0.0), pool, observer)
+            options = budget.limited(options)
+            if budget.rows < len(rows):
+                left_out = {**left_out, "beyond --minutes": len(rows) - budget.rows}
+            rows = rows[: budget.rows]
+        data = TrainingRows.of(rows, options)
+        if options.needs_logits and not is_trained(recovery.folder):
             with timed(stages, "logits"):
-                folder = recovery.shared / TEACHER
-                top_logits = top_logits_of(data.rows, data.starts, spec.options.top_k, folder, pool, observer.assessing)
-            setup = replace(setup, data=replace(data, top_logits=top_logits))
-    if not is_closed_form:
+                data = replace(data, top_logits=_top_logits(recovery, data, pool, observer))
+    setup = recovery.setup(model, data, options, recovery.folder)
+    if not options.trains:
+        dense = recovery.assessment.info
+        with timed(stages, "repair"), opening(spec.cluster, dense, _N_JOBS) as pool:
+            training = repair(setup, recovery.mask, dense, pool, observer.assessing)
+    else:
         with timed(stages, "training"):
             observer.assessing("training: loading the model, then step 1")
             training = train(setup, spec.cluster, on_progress=observer.assessing, warn=observer.warn)
@@ -320,10 +405,14 @@ def heal(
         model=recovery.search.evaluation.model.label,
         mask=recovery.mask,
         n_layers_dense=recovery.assessment.info.sites.n_layers,
-        method=spec.options if spec.teacher is None else replace(spec.options, teacher=spec.teacher.label),
-        rows=len(prepared.rows),
+        method=replace(
+            options,
+            learning_rate=training.learning_rate or options.learning_rate,
+            teacher=None if spec.teacher is None else spec.teacher.label,
+        ),
+        rows=len(rows),
         data=describe_data(spec),
-        left_out=prepared.left_out,
+        left_out=left_out,
         training=training,
         version=VERSION,
     )
@@ -332,6 +421,86 @@ def heal(
         with timed(stages, "checkpoints"):
             write_checkpoint(model, recovery.folder / TRAINED, out, evidence)
     return evidence, prepared.n_new_answers
+
+
+def _budget(
+    recovery: PlannedRecovery,
+    limit: TimeLimit,
+    model: ModelSpec,
+    rows: Sequence[TrainingRow],
+    write_s: float,
+    replicas: Callable[[], Pool],
+    observer: Observer,
+) -> Budget:
+    """Return how many steps fit into the time. The choice is made once, and kept in the recovery's folder.
+
+    Args:
+        recovery: The recovery.
+        limit: The time.
+        model: The pruned checkpoint.
+        rows: The rows.
+        write_s: The seconds of writing the pruned checkpoint.
+        replicas: Returns the pool of the dense model, whose logits on some rows are timed.
+        observer: Receives the choice.
+
+    Returns:
+        The steps and the rows.
+    """
+    file = recovery.folder / _BUDGET
+    if not file.is_file():
+        options = recovery.spec.options
+        observer.assessing("timing a step")
+        step = measure_step(recovery, model, rows, recovery.folder / "timing", observer.warn)
+        logits_row_s = 0.0
+        if options.needs_logits:
+            data = TrainingRows.of(rows, options)
+            _top_logits(recovery, data.part(0, _N_WARM_UP_ROWS), replicas, observer)  # starts the replicas
+            started = time.monotonic()
+            n_timed = len(_top_logits(recovery, data.part(0, _N_TIMED_ROWS), replicas, observer)) - _N_WARM_UP_ROWS
+            logits_row_s = (time.monotonic() - started) / max(1, n_timed)
+        costs = StepCosts(limit.spent_s, step, logits_row_s, write_s)
+        write_atomically(file, to_json(fitting_steps(limit, options, len(rows), costs)))
+    budget = from_json(Budget, file.read_text(encoding="utf-8"))
+    observer.warn(str(budget))
+    return budget
+
+
+def measure_step(
+    recovery: PlannedRecovery,
+    model: ModelSpec,
+    rows: Sequence[TrainingRow],
+    folder: Path,
+    warn: Callable[[str], None],
+) -> StepTime:
+    """Time a step of a training, on half as many rows at once if memory is short.
+
+    Args:
+        recovery: The recovery.
+        model: The pruned checkpoint.
+        rows: The rows.
+        folder: A folder in which nothing is kept.
+        warn: Receives a sentence when the number of rows is reduced.
+
+    Returns:
+        The time, in which `recovery.workers` share the rows of a step.
+    """
+    options = recovery.spec.options
+    setup = recovery.setup(model, TrainingRows.of(rows, options), options, folder)
+    time_rows_at_once = functools.partial(time_step, setup, recovery.assessment.info.vocab_size)
+    step = within_memory(time_rows_at_once, options, recovery.on_gpu, warn)
+    release_memory()
+    shutil.rmtree(folder, ignore_errors=True)
+    return replace(step, step_s=step.step_s / options.workers)
+
+
+def _top_logits(
+    recovery: PlannedRecovery, data: TrainingRows, replicas: Callable[[], Pool], observer: Observer
+) -> list[TopLogits]:
+    """Return the dense model's likeliest tokens on rows; those in the recovery's folder are not computed again."""
+    top_k = recovery.spec.options.top_k
+    assert top_k != "all", "see RecoveryOptions.needs_logits"
+    folder = recovery.shared / TEACHER
+    return top_logits_of(data.rows, data.starts, top_k, folder, replicas, observer.assessing)
 
 
 def remove_models(folder: Path, options: RecoveryOptions) -> None:
@@ -477,7 +646,8 @@ def check_room(recovery: PlannedRecovery) -> None:
     n_parameters = info.parameters - info.sites.parameters(recovery.mask)
     itemsize = getattr(torch, info.dtype).itemsize
     trained_bytes = itemsize  # the trained values, until the recovered model has them
-    if recovery.spec.options.method == "full":  # checkpoints, which are deleted before that
+    options = recovery.spec.options
+    if options.method == "full" and options.loss != "hidden":  # checkpoints, which are deleted before that
         trained_bytes = _N_CHECKPOINTS * _CHECKPOINT_BYTES_PER_WEIGHT + 4
     store = recovery.ledger.path.parent
     needed_bytes = n_parameters * (2 * itemsize + trained_bytes)  # the pruned and the recovered model, too

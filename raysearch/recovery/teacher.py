@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
+from torch.nn import functional
 from typing_extensions import override
 
 from raysearch.calibration.batch import Batch
@@ -130,6 +131,21 @@ def distillation_loss(logits: Tensor, ids: Tensor, log_p: Tensor) -> Tensor:
     rest_p = (1 - log_p.exp().sum(-1)).clamp_min(1e-6)
     rest_q = (1 - log_q.exp().sum(-1)).clamp_min(1e-6)
     return top + rest_p * (rest_p.log() - rest_q.log())
+
+
+def whole_distillation_loss(logits: Tensor, dense_logits: Tensor) -> Tensor:
+    """Return the KL divergence from the dense model's distribution over the whole vocabulary.
+
+    Args:
+        logits: The logits of the model in training, [n, vocabulary].
+        dense_logits: The dense model's logits, [n, vocabulary].
+
+    Returns:
+        Nats at each token, [n].
+    """
+    log_q = logits.float().log_softmax(-1)
+    log_p = dense_logits.float().log_softmax(-1)
+    return functional.kl_div(log_q, log_p, reduction="none", log_target=True).sum(-1)
 
 
 def _file(folder: Path, job: TeacherJob) -> Path:

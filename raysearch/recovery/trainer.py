@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import os
 import traceback
 from collections.abc import Iterator, Sequence, Sized
@@ -29,11 +28,13 @@ from typing_extensions import override
 from raysearch.core.machine import n_cores
 from raysearch.errors import UserError
 from raysearch.evaluation.memory import is_out_of_memory, reuse_freed_memory
-from raysearch.models.spec import ModelSpec
+from raysearch.models.loading import load_model
+from raysearch.models.spec import LocatedModel, ModelSpec
 from raysearch.recovery.adapter import adapter_for, bare_like, naming_targets
+from raysearch.recovery.layer_cuts import LayerCut
 from raysearch.recovery.prompts import TrainingRow
 from raysearch.recovery.spec import RecoveryOptions
-from raysearch.recovery.teacher import TopLogits, distillation_loss
+from raysearch.recovery.teacher import TopLogits, distillation_loss, whole_distillation_loss
 from raysearch.text.sentences import first_line
 
 CHECKPOINTS = "checkpoints"  # the folder of a running training
@@ -111,6 +112,8 @@ class TrainingSetup:
         options: The options of the training.
         folder: The folder of the training's checkpoints and of the trained weights.
         on_gpu: Whether the training is on a GPU.
+        dense: The dense model, if it runs beside the training.
+        cuts: The cuts of the mask, for ``hidden``.
     """
 
     model: ModelSpec
@@ -119,6 +122,8 @@ class TrainingSetup:
     options: RecoveryOptions
     folder: Path
     on_gpu: bool
+    dense: LocatedModel | None = None
+    cuts: tuple[LayerCut, ...] = ()
 
 
 class _Collator(DataCollatorForLanguageModeling):
@@ -131,11 +136,19 @@ class _Collator(DataCollatorForLanguageModeling):
 
 
 class RecoveryTrainer(SFTTrainer):
-    """An SFTTrainer that distils if the rows have the dense model's logits. Its held-out loss is a mean over tokens."""
+    """An SFTTrainer that distils if it has the dense model or its logits. Its held-out loss is a mean over tokens."""
 
-    def __init__(self, *args: Any, train: TrainingRows, held_out: TrainingRows, **options: Any) -> None:
+    def __init__(
+        self,
+        *args: Any,
+        train: TrainingRows,
+        held_out: TrainingRows,
+        dense: PreTrainedModel | None,
+        **options: Any,
+    ) -> None:
         super().__init__(*args, **options)
         self._training_rows = {"train": train, "eval": held_out}
+        self._dense = dense
 
     @override
     def evaluation_loop(self, *args: Any, **options: Any) -> Any:
@@ -158,16 +171,23 @@ class RecoveryTrainer(SFTTrainer):
         self, model: Any, inputs: dict[str, Any], return_outputs: bool = False, num_items_in_batch: Any = None
     ) -> Any:
         top_logits = self._training_rows["train" if model.training else "eval"].top_logits
-        if top_logits is None:
+        if top_logits is None and self._dense is None:
             return super().compute_loss(model, inputs, return_outputs, num_items_in_batch)
-        batch_logits = [top_logits[row] for row in inputs["row"].tolist()]
-        device = inputs["input_ids"].device
-        ids = torch.from_numpy(np.concatenate([row_logits.ids for row_logits in batch_logits])).long().to(device)
-        log_p = torch.from_numpy(np.concatenate([row_logits.log_p for row_logits in batch_logits])).float().to(device)
         model_inputs = {key: inputs[key] for key in ("input_ids", "attention_mask")}
         outputs = model(**model_inputs, use_cache=False, labels=None)
         scored = inputs["labels"][:, 1:] != _IGNORED
-        losses: Tensor = distillation_loss(outputs.logits[:, :-1][scored], ids, log_p)
+        logits = outputs.logits[:, :-1][scored]
+        losses: Tensor
+        if top_logits is None:
+            assert self._dense is not None, "see above"
+            with torch.no_grad():
+                dense_logits = self._dense(**model_inputs, use_cache=False).logits[:, :-1][scored]
+            losses = whole_distillation_loss(logits, dense_logits)
+        else:
+            batch_logits = [top_logits[row] for row in inputs["row"].tolist()]
+            ids = torch.from_numpy(np.concatenate([row_logits.ids for row_logits in batch_logits])).long()
+            log_p = torch.from_numpy(np.concatenate([row_logits.log_p for row_logits in batch_logits])).float()
+            losses = distillation_loss(logits, ids.to(logits.device), log_p.to(logits.device))
         n_tokens = max(1, len(losses)) if num_items_in_batch is None else num_items_in_batch
         loss = losses.sum() / n_tokens
         if num_items_in_batch is not None and self.args.average_tokens_across_devices:
@@ -209,9 +229,7 @@ def make_trainer(setup: TrainingSetup, micro_batch_size: int) -> RecoveryTrainer
     training_rows = data.part(n_held_out, len(data.rows))
     if options.workers > 1:
         held_out_rows = held_out_rows.filled(options.workers * micro_batch_size)
-    bf16 = options.dtype == "bfloat16"
-    if options.dtype == "auto" and on_gpu:
-        bf16 = torch.cuda.is_bf16_supported(including_emulation=False)
+    bf16 = computes_in_bfloat16(options, on_gpu=on_gpu)
     pruned = load_pruned(setup.model, options, on_gpu=on_gpu, bf16=bf16)
     config = SFTConfig(
         output_dir=str(setup.folder / CHECKPOINTS),
@@ -219,7 +237,7 @@ def make_trainer(setup: TrainingSetup, micro_batch_size: int) -> RecoveryTrainer
         per_device_eval_batch_size=micro_batch_size,
         gradient_accumulation_steps=options.batch_size // micro_batch_size // options.workers,
         num_train_epochs=options.epochs,
-        learning_rate=options.learning_rate,
+        learning_rate=options.rate,
         lr_scheduler_type="constant_with_warmup" if options.schedule == "constant" else options.schedule,
         warmup_steps=options.warmup_steps,
         weight_decay=options.weight_decay,
@@ -267,13 +285,14 @@ def make_trainer(setup: TrainingSetup, micro_batch_size: int) -> RecoveryTrainer
             callbacks=[] if options.patience is None else [EarlyStoppingCallback(options.patience)],
             train=training_rows,
             held_out=held_out_rows,
+            dense=None if setup.dense is None else load_model(setup.dense, str(config.device)),
         )
     n_steps = options.n_steps(len(cast(Sized, trainer.train_dataset)))  # rows may have been packed
     if n_steps == 1:
         trainer.args.warmup_steps = 0  # the first step of a warm-up has a learning rate of 0
     # a limit above the number of epochs would extend the training
     trainer.args.max_steps = n_steps if n_steps == options.max_steps else -1
-    trainer.args.eval_steps = trainer.args.save_steps = options.checkpoint_steps or math.ceil(n_steps / 10)
+    trainer.args.eval_steps = trainer.args.save_steps = options.measured_steps(n_steps)
     if options.workers > 1:
         trainer.eval_dataset = held_out_rows.dataset()  # trl has left out the unscored rows
     trainer.remove_callback(PrinterCallback)  # it prints to standard output
@@ -299,6 +318,21 @@ def naming_bitsandbytes(options: RecoveryOptions) -> Iterator[None]:
 def _balances_experts(model: PreTrainedModel, options: RecoveryOptions) -> bool:
     """Return whether trl can add the loss that balances experts; distillation has no such loss."""
     return options.loss == "tokens" and bool(getattr(model.config.get_text_config(), "num_experts", 0))
+
+
+def computes_in_bfloat16(options: RecoveryOptions, *, on_gpu: bool) -> bool:
+    """Return whether a training computes in bfloat16.
+
+    Args:
+        options: The options of the training.
+        on_gpu: Whether the training is on a GPU.
+
+    Returns:
+        True for bfloat16, False for float32.
+    """
+    if options.dtype == "auto":
+        return on_gpu and torch.cuda.is_bf16_supported(including_emulation=False)
+    return options.dtype == "bfloat16"
 
 
 def load_pruned(model: ModelSpec, options: RecoveryOptions, *, on_gpu: bool, bf16: bool) -> PreTrainedModel:

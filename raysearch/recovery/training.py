@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import logging
-import math
 import shutil
 import time
 from collections.abc import Callable
@@ -21,9 +20,13 @@ from typing_extensions import override
 
 from raysearch.cluster.options import ClusterOptions
 from raysearch.core.json import from_json, to_json
+from raysearch.core.paths import write_atomically
 from raysearch.errors import UserError
 from raysearch.evaluation.memory import release_memory, retry_with_less_memory
 from raysearch.models.loading import quiet
+from raysearch.recovery.cut_training import CUTS, fit_cuts
+from raysearch.recovery.loss_watch import LossWatch
+from raysearch.recovery.range_test import RangeTest, range_test
 from raysearch.recovery.recovery_record import Training
 from raysearch.recovery.spec import RecoveryOptions
 from raysearch.recovery.trainer import (
@@ -40,21 +43,18 @@ from raysearch.text.numbers import remaining
 T = TypeVar("T")
 
 _log = logging.getLogger(__name__)
-_DIVERGED = 1.5  # the loss has diverged if it is this many times the mean loss of the first steps
-_N_FIRST_STEPS = 3
 TRAINED = "trained"  # the folder of the trained adapter or weights
 DONE = "history.json"  # the file in it that marks the end of the training
 UNFINISHED = "trained.part"  # the folder of their values until then
+_RANGE_TEST = "learning_rate.json"
 
 
 class _Watch(TrainerCallback):
     """Reports the progress of the training, and warns of a growing loss."""
 
     def __init__(self, rate: float, on_progress: Callable[[str], None], warn: Callable[[str], None]) -> None:
-        self._rate = rate
         self._on_progress = on_progress
-        self._warn = warn
-        self._warned = False
+        self._watch = LossWatch(rate, warn)
         self._started = time.monotonic()
         self._steps_before = 0  # that an earlier process has done
         self._held_out = ""
@@ -73,32 +73,13 @@ class _Watch(TrainerCallback):
             return
         loss = logs["loss"]
         step = state.global_step
-        if not math.isfinite(loss) or not math.isfinite(logs.get("grad_norm", 0.0)):
-            raise UserError(
-                f"the training has diverged at step {step}: its loss is not finite; use a lower "
-                f"recovery.learning_rate than {self._rate:g}"
-            )
         losses = [entry["loss"] for entry in state.log_history if "loss" in entry]
-        if not self._warned and _grows(losses, step):
-            self._warned = True
-            self._warn(
-                f"the training's loss grows ({loss:.3f} at step {step}, from {losses[0]:.3f}); use a lower "
-                f"recovery.learning_rate than {self._rate:g}"
-            )
+        self._watch.check(losses, step, logs.get("grad_norm", 0.0))
         elapsed_s = time.monotonic() - self._started
         time_left = remaining(elapsed_s, step - self._steps_before, state.max_steps - self._steps_before)
         self._on_progress(
             f"training: step {step} of {state.max_steps}, loss {loss:.4f}{self._held_out}, {time_left} left"
         )
-
-
-def _grows(losses: list[float], step: int) -> bool:
-    """Return whether each of the last losses is much larger than the mean of the first losses."""
-    first_losses = losses[:_N_FIRST_STEPS]
-    last_losses = losses[-_N_FIRST_STEPS:]
-    if step <= _N_FIRST_STEPS or len(last_losses) < _N_FIRST_STEPS:
-        return False
-    return min(last_losses) > _DIVERGED * sum(first_losses) / len(first_losses)
 
 
 def train(
@@ -135,7 +116,15 @@ def train(
     shutil.rmtree(trained, ignore_errors=True)
     started = time.monotonic()
 
+    if options.learning_rate == "auto":
+        rate = _tested_rate(setup, on_progress, warn)
+        options = replace(options, learning_rate=rate)
+        setup = replace(setup, options=options)
+
     def fit_from_last(micro_batch_size: int) -> Training:
+        if options.loss == "hidden":
+            with quiet(), all_threads():
+                return fit_cuts(setup, micro_batch_size, folder / UNFINISHED, on_progress, warn)
         work = partial(_fit, setup, last_checkpoint(checkpoints, options.workers), micro_batch_size)
         if options.workers == 1:
             return work(on_progress, warn)
@@ -145,9 +134,10 @@ def train(
 
     training = within_memory(fit_from_last, options, on_gpu, warn)
     release_memory()  # other processes need the GPU's memory
-    training = replace(training, seconds=time.monotonic() - started)
+    training = replace(training, seconds=time.monotonic() - started, learning_rate=options.rate)
     end_training(folder, training)
     shutil.rmtree(checkpoints, ignore_errors=True)
+    shutil.rmtree(folder / CUTS, ignore_errors=True)
     return training
 
 
@@ -168,6 +158,19 @@ def read_training(folder: Path) -> Training | None:
     return from_json(Training, (folder / TRAINED / DONE).read_text(encoding="utf-8")) if is_trained(folder) else None
 
 
+def _tested_rate(setup: TrainingSetup, on_progress: Callable[[str], None], warn: Callable[[str], None]) -> float:
+    """Return the learning rate that a range test chooses. The test is done once, and its result is kept."""
+    file = setup.folder / _RANGE_TEST
+    if not file.is_file():
+        on_progress("training: testing learning rates")
+        result = within_memory(partial(range_test, setup), setup.options, setup.on_gpu, warn)
+        release_memory()
+        write_atomically(file, to_json(result))
+    result = from_json(RangeTest, file.read_text(encoding="utf-8"))
+    on_progress(f"training: a range test has chosen the learning rate {result.rate:g}")
+    return result.rate
+
+
 def _fit(
     setup: TrainingSetup,
     checkpoint: str | None,
@@ -179,7 +182,7 @@ def _fit(
     with quiet(), all_threads(), naming_bitsandbytes(setup.options):
         trainer = make_trainer(setup, micro_batch_size)
         sums_before = _weight_sums(trainer)
-        trainer.add_callback(_Watch(setup.options.learning_rate, on_progress, warn))
+        trainer.add_callback(_Watch(setup.options.rate, on_progress, warn))
         if checkpoint is not None and _has_ended(checkpoint):  # the trainer would stop only after a further step
             trainer.args.max_steps = -1
             trainer.args.num_train_epochs = 0
@@ -187,7 +190,7 @@ def _fit(
         if _weight_sums(trainer) == sums_before:
             warn(
                 "the training has changed no weight, so the recovered model is the pruned one; use more steps, or "
-                f"another recovery.learning_rate than {setup.options.learning_rate:g}"
+                f"another recovery.learning_rate than {setup.options.rate:g}"
             )
         if trainer.is_world_process_zero():
             unfinished = setup.folder / UNFINISHED

@@ -17,7 +17,8 @@ import torch
 import raysearch
 from raysearch.checkpoints.runtimes import VLLM
 from raysearch.cli.recovery_tables import recovery_parts
-from raysearch.recovery import recover, steps, training
+from raysearch.recovery import recover, step_time, steps, training
+from raysearch.recovery.step_time import StepTime
 from raysearch.recovery.trainer import RecoveryTrainer, make_trainer
 from tests.cli.conftest import Run, World
 from tests.recovery.conftest import done, search_once
@@ -149,7 +150,7 @@ def test_a_dry_run_times_the_loss_that_is_trained(
         return loss
 
     monkeypatch.setattr(RecoveryTrainer, "compute_loss", counted)
-    monkeypatch.setattr(recover, "make_trainer", short)
+    monkeypatch.setattr(step_time, "make_trainer", short)
     outcome = run("recover", *arguments, f"data.path={other_text}", "--dry-run")
     assert outcome.code == 0, outcome.err
     assert "Not in that time: answers and logits of the teacher" in outcome.out
@@ -158,6 +159,60 @@ def test_a_dry_run_times_the_loss_that_is_trained(
     assert calls, "recovery.loss=distill is the default"
     assert np.isfinite(calls).all(), "recovery.loss=distill is the default"
     assert at_once == [4, 2], "where memory is short, half as many rows at once, as in the training"
+
+
+def test_the_steps_that_fit_into_minutes_are_chosen_once(
+    run: Run, arguments: list[str], other_text: Path, cwd: Path, monkeypatch: pytest.MonkeyPatch, sentences: Sentences
+) -> None:
+    command = ["recover", *arguments, f"data.path={other_text}", "recovery.batch_size=4", "recovery.max_steps=6"]
+    for room in (recover, steps):
+        monkeypatch.setattr(room, "measure_step", lambda *args: StepTime(60.0, 60.0, 0.01, 0.01, 1))
+    expected = "--minutes=5 fits 4 of 6 steps, on 18 rows: about 4 min"
+    planned = run(*command, "--minutes", "5", "--dry-run")
+    assert expected in planned.out, planned.err
+    with monkeypatch.context() as patch:
+        patch.setattr(steps, "train", interrupt)
+        killed = run(*command, "--minutes", "5", "--out", "healed")
+    assert killed.code != 0
+    assert expected in killed.err
+    with monkeypatch.context() as patch:
+        patch.setattr(steps, "measure_step", pytest.fail)
+        value = done(run, *command, "--minutes", "5", "--out", "healed")
+    assert value["training"]["steps"] == 4
+    assert value["rows"] == 18
+    assert value["left_out"]["beyond --minutes"] + value["rows"] + value["left_out"].get("overlapping", 0) == 24
+    record = raysearch.open().search().recoveries()[0]
+    assert record.settings["minutes"] == 5
+    whole = done(run, *command, "--minutes", "60", "--out", "whole")
+    assert whole["recovery_id"] != value["recovery_id"]
+    assert whole["training"]["steps"] == 6
+    sentences.hide(re.compile(r"(?<=about )\d min \d\d s|(?<=--minutes=)\d\.\d(?= or more)"), "time")
+    for more in (
+        ["--minutes", "1"],
+        ["--minutes", "0"],
+        ["--minutes", "2", "recovery.loss=tokens", "recovery.packing=true"],
+    ):
+        sentences.refused_command(run(*command, *more, "--out", "x"), " ".join(more))
+
+
+def interrupt(*args: Any, **options: Any) -> None:
+    raise KeyboardInterrupt
+
+
+def test_hidden_states_recover_a_search(run: Run, arguments: list[str], other_text: Path, cwd: Path) -> None:
+    from transformers import AutoModelForCausalLM
+
+    command = ["recover", *arguments, f"data.path={other_text}", "recovery=hidden"]
+    cost = done(run, *command, "--dry-run")
+    shown = run(*command, "--out", "healed")
+    assert shown.code == 0, shown.err
+    (record,) = raysearch.open().search().recoveries()
+    n_cuts = record.training.steps // 3
+    assert cost["steps"] == record.training.steps == 3 * n_cuts
+    assert cost["tokens"] == pytest.approx(record.training.tokens, rel=0.1)
+    assert f"at a learning rate of {record.training.learning_rate:g}" in shown.out
+    assert AutoModelForCausalLM.from_pretrained(cwd / "healed").config.num_hidden_layers == 3
+    assert not (cwd / "healed/adapter").exists()
 
 
 def test_the_dense_model_answers_prompts_once(

@@ -11,6 +11,7 @@ import raysearch
 from raysearch.configuration import build
 from raysearch.recovery import recover
 from raysearch.recovery.refine import RecoveryRefiner
+from raysearch.recovery.step_time import StepTime
 from raysearch.searching.events import WarningRaised
 from raysearch.searching.observer import Observer
 from tests.cli.conftest import Run, World
@@ -59,7 +60,7 @@ def test_a_warning_names_the_data_if_the_search_left_too_little(
         def on_warning_raised(self, event: WarningRaised) -> None:
             warnings.append(event.message)
 
-    monkeypatch.setattr(recover, "_time_step", lambda *args: (1.0, 1))
+    monkeypatch.setattr(recover, "measure_step", lambda *args: StepTime(1.0, 1.0, 1.0, 1.0, 1))
     name, *arguments = arguments
     search = raysearch.open().search(name)
     cost = search.recovery_cost(*arguments, observer=Recorder())

@@ -24,6 +24,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from raysearch.cluster.options import ClusterOptions
 from raysearch.errors import UserError
 from raysearch.models.loading import quiet
+from raysearch.models.source import locate
 from raysearch.models.spec import ModelSpec
 from raysearch.recovery import training
 from raysearch.recovery.prompts import Question, TrainingRow, encode, row_of
@@ -217,6 +218,39 @@ def test_a_distilled_step_has_the_loss_of_a_plain_computation(
     data = replace(data, top_logits=random_top_logits(data))
     trained = run(checkpoint, data, options, tmp_path / "ours")
     assert trained.points[0].loss == pytest.approx(plain_loss(checkpoint, data.part(1, 12)), rel=1e-4)
+
+
+def test_a_step_on_the_whole_vocabulary_has_the_loss_of_a_plain_computation(
+    checkpoint: Path, data: TrainingRows, tmp_path: Path
+) -> None:
+    dense_folder = tmp_path / "dense"
+    shutil.copytree(checkpoint, dense_folder)
+    dense = AutoModelForCausalLM.from_pretrained(checkpoint)
+    torch.manual_seed(1)
+    for parameter in dense.parameters():
+        parameter.data += 0.1 * torch.randn_like(parameter)
+    dense.save_pretrained(dense_folder)
+    student = AutoModelForCausalLM.from_pretrained(checkpoint)
+    divergences = []
+    for row, start in zip(data.rows, data.starts, strict=True):
+        with torch.no_grad():
+            log_p, log_q = (
+                model(torch.tensor([row.ids])).logits[0, start - 1 : -1].log_softmax(-1) for model in (dense, student)
+            )
+        divergences.append((log_p.exp() * (log_p - log_q)).sum(-1))
+    options = replace(OPTIONS, loss="distill", top_k="all", batch_size=11, micro_batch_size=11, checkpoint_steps=1)
+    tokenizer = AutoTokenizer.from_pretrained(checkpoint)
+    model = ModelSpec("tiny", str(checkpoint))
+    setup = TrainingSetup(model, tokenizer, data, options, tmp_path, on_gpu=False)
+    setup = replace(setup, dense=locate(ModelSpec("dense", str(dense_folder))))
+    losses = []
+    for micro_batch_size in (11, 1):
+        with quiet():
+            trainer = make_trainer(setup, micro_batch_size)
+            assert trainer.evaluate()["eval_loss"] == pytest.approx(float(divergences[0].mean()), rel=1e-5)
+            trainer.train()
+        losses += [entry["loss"] for entry in trainer.state.log_history if "loss" in entry]
+    assert losses == pytest.approx([float(torch.cat(divergences[1:]).mean())] * 2, rel=1e-4)
 
 
 @pytest.mark.parametrize("loss", ["tokens", "distill"])

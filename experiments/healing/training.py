@@ -1,0 +1,160 @@
+"""What does training give back in equal minutes: by top-k logits, by hidden states, at which learning rate?
+
+    python experiments/healing/training.py --store /tmp/healing --data path/to/folder-of-jsonl        hours on two cores
+    python experiments/healing/training.py --store /tmp/healing --data … --minutes 2 --draws 0 --methods hidden logits
+
+The model is SmolLM2 without layers 13, 14, 16, 17 and 18, trained on C4. Each training is judged by two texts that it
+has not seen: other documents of C4, and WikiText-2. If it is stopped, the same command continues. It writes
+training.csv next to this file, a row for each training, and prints the table of the README. Nothing else should run on
+the machine: what fits into the minutes depends on it. The column `load` has its load before the training.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import os
+from pathlib import Path
+
+import pandas as pd
+
+import raysearch
+from raysearch.api.search_handle import Search
+
+HERE = Path(__file__).parent
+RESULTS = HERE / "training.csv"
+N_LAYERS = 30
+MASK = [13, 14, 16, 17, 18]
+
+#: The overrides of each training.
+METHODS = {
+    "logits": [],
+    "logits, 0.0003": ["recovery.learning_rate=0.0003"],
+    "logits, 0.003": ["recovery.learning_rate=0.003"],
+    "logits, range test": ["recovery.learning_rate=auto"],
+    "whole vocabulary": ["recovery.top_k=all"],
+    "hidden, 0.001": ["recovery=hidden", "recovery.learning_rate=0.001"],
+    "hidden, 0.003": ["recovery=hidden", "recovery.learning_rate=0.003"],
+    "hidden, 0.01": ["recovery=hidden", "recovery.learning_rate=0.01"],
+    "hidden, range test": ["recovery=hidden", "recovery.learning_rate=auto"],
+}
+
+
+def main() -> None:
+    """Train what the results lack, and print the table."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--store", type=Path, required=True)
+    parser.add_argument("--data", type=Path, required=True)
+    parser.add_argument("--minutes", type=float, nargs="+", default=[2.0, 5.0])
+    parser.add_argument("--draws", type=int, nargs="+", default=[0, 1, 2])
+    parser.add_argument("--methods", nargs="+", choices=METHODS, default=[*METHODS])
+    parser.add_argument("--windows", type=int, default=64, help="windows of 256 tokens of each text")
+    parser.add_argument("--samples", type=int, default=1024, help="rows of C4; those that do not fit are left out")
+    arguments = parser.parse_args()
+    arguments.store.mkdir(parents=True, exist_ok=True)
+    rows = pd.read_csv(RESULTS).to_dict("records") if RESULTS.exists() else []
+    done = {(row["method"], row["minutes"], row["draw"]) for row in rows}
+    search = searched(arguments.store, arguments.data)
+    for draw in arguments.draws:
+        for minutes in arguments.minutes:
+            for method in arguments.methods:
+                if (method, minutes, draw) in done:
+                    continue
+                rows.append(trained(search, method, minutes, draw, arguments))
+                pd.DataFrame(rows).to_csv(RESULTS, index=False, float_format="%.6g")
+    print(table(pd.DataFrame(rows)))
+
+
+def searched(store: Path, data: Path) -> Search:
+    """Return a search whose result is the mask: all other layers are protected."""
+    protected = [layer for layer in range(N_LAYERS) if layer not in MASK]
+    raysearch.search(
+        *("model=smollm2-135m", f"remove={len(MASK)}", "searcher=one_shot", f"protect={protected}", "tracking=none"),
+        *("data=c4", f"data.path={data}/c4/calibration.jsonl", "data.samples=4", "data.seq_len=128"),
+        *("cluster=inline", f"store={store}"),
+    )
+    return raysearch.open(store).search("latest")
+
+
+def trained(search: Search, method: str, minutes: float, draw: int, arguments: argparse.Namespace) -> dict[str, object]:
+    """Recover the mask once.
+
+    Args:
+        search: The search.
+        method: A name in `METHODS`.
+        minutes: The time without the assessment.
+        draw: The seed of the rows and of the training.
+        arguments: The arguments of the command.
+
+    Returns:
+        The row of the results. Losses are in nats per token.
+    """
+    load = os.getloadavg()[0]
+    texts = {"c4": "c4/evaluation.jsonl", "wikitext2": "wikitext2/test.jsonl"}
+    recovered = search.recover(
+        arguments.store / "healed",
+        *METHODS[method],
+        *("data=file", f"data.path={arguments.data}/c4/calibration.jsonl", "data.part=all"),
+        *(f"data.samples={arguments.samples}", f"seed={draw}", f"recovery.seed={draw}"),
+        *("assess=none", "assess.probe.enabled=false", "assess.seq_len=256", f"assess.limit={arguments.windows}"),
+        *(
+            f"assess.texts.{name}=data=file data.path={arguments.data}/{file} data.sampling=sequential"
+            for name, file in texts.items()
+        ),
+        minutes=minutes,
+        overwrite=True,
+    )
+    training = recovered.training
+    seconds = sum(seconds for stage, seconds in recovered.stages.items() if stage != "assessment")
+    row = {
+        "method": method,
+        "minutes": minutes,
+        "draw": draw,
+        "load": load,
+        "seconds": seconds,
+        "steps": training.steps,
+        "tokens": training.tokens,
+        "tokens_per_s": training.tokens / training.seconds,
+        "learning_rate": training.learning_rate,
+        "held_out_first": training.held_out[0][1],
+        "held_out_best": min(loss for _, loss in training.held_out),
+    }
+    for numbers in recovered.numbers:
+        for model in ("dense", "pruned", "recovered"):
+            row[f"{numbers.metric.name}_{model}"] = math.log(getattr(numbers, model).value)
+    return row
+
+
+def table(results: pd.DataFrame) -> str:
+    """Return the table of the README: the mean over the draws, and the range of the gain."""
+    lines = [
+        "| minutes | training | rate | tokens a second | tokens | C4, nats | WikiText-2, nats | draws | load |",
+        "|---:|---|---:|---:|---:|---:|---:|---:|---:|",
+    ]
+    for (minutes, method), rows in results.groupby(["minutes", "method"], sort=False):
+        mean = rows.mean(numeric_only=True)
+        gains = [
+            f"{mean[f'{text}_recovered']:.3f} ({mean[f'{text}_recovered'] - mean[f'{text}_pruned']:+.3f})"
+            for text in ("c4", "wikitext2")
+        ]
+        cells = [
+            f"{minutes:g}",
+            method,
+            f"{mean['learning_rate']:.2g}",
+            f"{mean['tokens_per_s']:.0f}",
+            f"{mean['tokens']:,.0f}",
+            *gains,
+            f"{len(rows)}",
+            f"{mean['load']:.1f}",
+        ]
+        lines.append(f"| {' | '.join(cells)} |")
+    first = results.iloc[0]
+    texts = ", ".join(
+        f"{name} {first[f'{text}_dense']:.3f} dense and {first[f'{text}_pruned']:.3f} pruned"
+        for text, name in (("c4", "C4"), ("wikitext2", "WikiText-2"))
+    )
+    return "\n".join([*lines, "", f"In brackets: the change by the training, in nats per token. Before: {texts}."])
+
+
+if __name__ == "__main__":
+    main()
