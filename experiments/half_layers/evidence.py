@@ -3,9 +3,9 @@
     python experiments/half_layers/evidence.py --data DATA --store STORE --model MODEL [--stages search heldout assess]
 
 DATA is a folder with c4/calibration.jsonl, c4/evaluation.jsonl, wikitext2/test.jsonl and files of lm-eval's tasks.
-MODEL is smollm2-135m, or a path. `--seq-len 256` searches on longer windows, and compares the masks with those of the
+MODEL is smollm2-135m, or a path. `--seq-len 128` searches on longer windows, and compares the masks with those of the
 short windows on long windows of other text. If it is stopped, the same command continues. The stages write, next to
-this file, for the model's name, and `NAME-256` for windows of 256 tokens,
+this file, for the model's name, and `NAME-128` for windows of 128 tokens,
 
     search   paths-NAME.csv     for each draw of windows, searcher and space, the best mask of each size
     heldout  heldout-NAME.csv   the loss of these masks on other text
@@ -47,16 +47,16 @@ PLANS = {
         ("greedy", "attention", 8),
         ("greedy", "halves", 4),
     ],
-    "smollm2-135m-256": [("greedy", "attention", 8)],
+    "smollm2-135m-128": [("greedy", "attention", 5)],
     "gemma-3-270m": [("greedy", "layers", 4), ("greedy", "pairs", 4), ("greedy", "attention", 6)],
 }
 SEARCHERS = {"greedy": ["searcher=greedy"], "beam": ["searcher=beam", "searcher.width=2"]}
 #: The sizes of masks of layers that are compared with masks of other spaces that save as much.
-COMPARED = {"smollm2-135m": (2, 5), "smollm2-135m-256": (), "gemma-3-270m": (2, 4)}
+COMPARED = {"smollm2-135m": (2, 5), "smollm2-135m-128": (), "gemma-3-270m": (2, 4)}
 #: The masks whose speed is measured: the space and the size.
 TIMED = {
     "smollm2-135m": (("layers", 5), ("attention", 5), ("attention", 8)),
-    "smollm2-135m-256": (),
+    "smollm2-135m-128": (),
     "gemma-3-270m": (),
 }
 SHORT_TOKENS = 32  # of a window

@@ -26,8 +26,8 @@ from tests.sentences import Sentences
 Command = Callable[..., Any]  # returns what a command prints as JSON
 
 MASK = [1, 3]  # two cuts
-SAMPLES = ["data.samples=40", "recovery.max_tokens=48", "data.seq_len=24", "recovery.held_out=0.2"]
-N_HELD_OUT = 8
+SAMPLES = ["data.samples=240", "recovery.max_tokens=48", "data.seq_len=24", "recovery.held_out=0.5"]
+N_HELD_OUT = 120
 ASSESS = ["assess=none", "assess.probe.enabled=false"]
 
 
@@ -99,7 +99,7 @@ def test_the_repaired_checkpoint_has_the_recorded_losses_in_plain_transformers(
     search()
     costs = recover("", "--dry-run")
     assert costs["steps"] == 2
-    assert costs["forwards"] == pytest.approx(2 / 5 + 4 / 5 + 2 * 5 * 0.2), "up to each cut, and 5 times held-out rows"
+    assert costs["forwards"] == pytest.approx(2 / 5 + 4 / 5 + 2 * 5 * 0.5), "up to each cut, and 5 times held-out rows"
     result = recover("repaired")
     done(run, "export", "latest", "--out", "pruned")
     cuts = result["training"]["cuts"]
