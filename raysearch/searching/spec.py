@@ -131,6 +131,8 @@ class SearchSpec:
                 f"remove={self.remove} needs a searcher that finds the best mask of every size on its way, and "
                 f"searcher={self.searcher_name} does not; use greedy or beam, or a study with study.grid.remove=[1,2,3]"
             )
+        if self.evaluation.repair != "none":
+            self._check_repair()
         if self.refiner is None:
             return
         if self.remove == AUTO:
@@ -145,6 +147,14 @@ class SearchSpec:
                 f"objective={self.settings.choices['objective']} compares with the dense model's own states, which a "
                 "recovered model does not have; use an objective such as perplexity, or refine=none"
             )
+
+    def _check_repair(self) -> None:
+        """Refuse what does not know masks that are repaired before they are evaluated."""
+        repair = f"repair={self.evaluation.repair}"
+        if self.space is not LAYERS:
+            raise UserError(f"{repair} is for whole layers, not for space={self.space.name}; use space=layers")
+        if self.refiner is not None:
+            raise UserError(f"{repair} and refine=recover both change what stays; use one of them")
 
     def _check_serve(self) -> None:
         """Refuse options that a runtime would ignore, and servers that are up, which have one mask alone."""

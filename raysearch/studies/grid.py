@@ -23,8 +23,8 @@ from raysearch.text.sentences import did_you_mean
 
 #: The columns of a table of searches. Any other axis is a part of the calibration's label.
 _DIMENSIONS = ("model", "calibration", "searcher", "remove", "seed", "draw")
-#: Other spaces are compared as other searchers are, at the same M.
-_SPACE = "space"
+#: Other spaces and repairs are compared as other searchers are, at the same M.
+_AS_SEARCHERS = ("space", "repair")
 #: Other samples of the same calibration are another draw of it, not another calibration.
 _DRAW = "draw"
 _DRAW_KEY = "data.seed"
@@ -158,7 +158,7 @@ def _closes(words: str) -> bool:
 
 
 def _dimension(axis: str) -> str:
-    if axis == _SPACE:
+    if axis in _AS_SEARCHERS:
         return "searcher"
     group = _DRAW if axis == _DRAW_KEY else axis.partition(".")[0]
     return group if group in _DIMENSIONS else "calibration"
