@@ -95,8 +95,7 @@ def verify_scales(stack: LayerStack) -> None:
             raise UnsupportedModelError(
                 f"{stack.kind} cannot be repaired by scales, since its layer {layer} {halves}; use repair=none"
             )
-    captured = stack.capture(_probe(stack.model).inputs)
-    state = captured.embedded
+    captured, state = stack.random_state()
     for half in (Half(layer, part) for layer in range(len(stack.layers)) for part in PARTS):
         after = stack.run(Run(*half), state.clone(), captured)
         after_doubled = stack.run(Run(*half), state.scaled(2.0), captured)
@@ -109,7 +108,6 @@ def verify_scales(stack: LayerStack) -> None:
                 f"{stack.kind} cannot be repaired by scales, since {half} adds something else to a state of twice the "
                 "size, so that no weights can hold the factors; use repair=none"
             )
-        state = after
 
 
 def _own_states(stack: LayerStack, batch: Batch, mask: Mask) -> Tensor:

@@ -131,7 +131,7 @@ class SearchSpec:
                 f"remove={self.remove} needs a searcher that finds the best mask of every size on its way, and "
                 f"searcher={self.searcher_name} does not; use greedy or beam, or a study with study.grid.remove=[1,2,3]"
             )
-        if self.evaluation.repair != "none":
+        if self.is_repaired:
             self._check_repair()
         if self.refiner is None:
             return
@@ -172,6 +172,24 @@ class SearchSpec:
                     f"speed.{name}={value} is for transformers, and {runtime} is measured by the options of serve; use "
                     f"serve.{name}={value}"
                 )
+
+    def check_unrepaired(self, command: str, remedy: str) -> None:
+        """Refuse a command that does not know masks that are repaired before they are evaluated.
+
+        Args:
+            command: The name of the command.
+            remedy: What to do instead, as a clause.
+
+        Raises:
+            UserError: The masks of the search are repaired.
+        """
+        if self.is_repaired:
+            raise UserError(f"{command} does not take masks of a search with repair={self.evaluation.repair}; {remedy}")
+
+    @property
+    def is_repaired(self) -> bool:
+        """Whether masks are repaired before they are evaluated."""
+        return self.evaluation.repair != "none"
 
     @property
     def settings(self) -> SearchSettings:
