@@ -50,7 +50,7 @@ from raysearch.text.sentences import first_line
 #: holds for 16 bits too, since both models compute in the same way.
 _LARGEST_GAP = 1e-5
 #: The same for a checkpoint whose weights hold scales: norms have an eps, and in files of 16 bits weights are rounded.
-_LARGEST_GAP_OF_SCALES = 1e-4
+_LARGEST_GAP_OF_SCALES = 1e-3
 _LARGEST_GAP_OF_ROUNDED_SCALES = 5e-2
 
 _PICTURE_SHAPE = (56, 84)  # height x width, in pixels; a processor scales it as the model needs

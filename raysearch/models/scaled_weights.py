@@ -27,6 +27,7 @@ from raysearch.models.loading import load_model
 from raysearch.models.output_weights import find_output_weights
 from raysearch.models.spec import LocatedModel
 from raysearch.models.stack import LayerStack
+from raysearch.models.verification import verify_scales
 
 
 def fold_scales(stack: LayerStack, mask: Mask, scales: Iterable[Scale]) -> list[str]:
@@ -83,11 +84,13 @@ def with_folded_scales(
         UnsupportedModelError: No weights of the model can hold the factors, or its files cannot hold the new values.
     """
     stack = LayerStack(load_model(model if model.digest is not None else replace(model, dtype="auto")))  # as in files
+    verify_scales(stack)
     scratch.mkdir()
     try:
         changed = fold_scales(stack, mask, scales)
         return with_values_of(stack.model, changed, Checkpoint.open(source), stack.sites.n_layers, scratch)
     except UnsupportedModelError as error:
+        reason = str(error).partition("; use ")[0]  # without a remedy that is for other commands
         raise UnsupportedModelError(
-            f"model={model.name} cannot be exported with repair=scale: {error}; search with repair=none"
+            f"model={model.name} cannot be exported with repair=scale: {reason}; search with repair=none"
         ) from error

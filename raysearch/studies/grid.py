@@ -86,7 +86,7 @@ def combinations_of(
 
 def _shown(axis: str, label: str, values: Any) -> str:
     """Return a label as it is shown next to those of other axes: ``samples=8`` if the user gave the value no label."""
-    is_option = ("." in axis or axis == "target") and axis != _DRAW_KEY and isinstance(values, list)
+    is_option = ("." in axis or axis in ("target", "repair")) and axis != _DRAW_KEY and isinstance(values, list)
     return f"{axis.rpartition('.')[2]}={label}" if is_option else label
 
 
