@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -15,9 +15,11 @@ import numpy.typing as npt
 import pytest
 import torch
 from transformers import PreTrainedModel
+from typing_extensions import override
 
-from raysearch.calibration.batch import Batch
+from raysearch.calibration.batch import Batch, Form
 from raysearch.calibration.calibration import Calibration
+from raysearch.calibration.objectives.base import ModelLosses, ModelObjective
 from raysearch.calibration.objectives.kl import KLObjective
 from raysearch.calibration.objectives.perplexity import PerplexityObjective
 from raysearch.core.mask import Mask
@@ -146,11 +148,10 @@ def test_the_parts_of_a_cut_unit_have_the_losses_of_the_unit(replica: Replica, c
 
 
 def test_a_loss_of_a_repaired_mask_is_never_the_loss_of_the_mask(calibration: Calibration) -> None:
-    batch = calibration.shards[0]
-    plain, none, scaled = (
-        Calibration.create(PerplexityObjective(), batch, 2, {"test": 1}, {}, *repair)
-        for repair in ([], ["none"], ["scale"])
-    )
+    samples = PerplexityObjective(), calibration.shards[0], 2
+    plain = Calibration.create(*samples, {"test": 1}, {})
+    none = Calibration.create(*samples, {"test": 1}, {}, "none")
+    scaled = Calibration.create(*samples, {"test": 1}, {}, "scale")
     assert none.fingerprint == plain.fingerprint, "old ledgers still answer"
     assert scaled.fingerprint != plain.fingerprint
     assert scaled.text_fingerprint == plain.text_fingerprint
@@ -176,6 +177,30 @@ def test_a_comparison_with_the_dense_model_is_with_the_model_itself(
             log_probs[name] = logits.log_softmax(-1)[torch.tensor(batch.scored[:, 1:])].numpy()
         divergences.append((np.exp(log_probs[True]) * (log_probs[True] - log_probs[False])).sum())
     assert evaluations[mask].loss == pytest.approx(sum(divergences) / scaled.divisor, rel=1e-4)
+
+
+@dataclass(frozen=True)
+class OwnForward(ModelObjective):
+    """Perplexity by the masked model's own forward."""
+
+    form = Form.TEXT
+    measure = PerplexityObjective.measure
+
+    @override
+    def model_losses(self, model: Any, tokenizer: Any, batch: Batch) -> ModelLosses:
+        ids = torch.tensor(batch.input_ids)
+        log_probs = model(ids, use_cache=False).logits[:, :-1].double().log_softmax(-1)
+        losses = -log_probs.gather(-1, ids[:, 1:, None])[..., 0] * torch.tensor(batch.scored[:, 1:])
+        return ModelLosses(losses.sum(1), ids.numel())
+
+
+def test_an_objective_that_runs_the_model_gets_the_scaled_model(
+    evaluate: Callable[..., dict[Mask, Evaluation]], calibration: Calibration
+) -> None:
+    walked = evaluate(calibration_on(calibration), [*CUTS])
+    for mask, evaluation in evaluate(calibration_on(calibration, OwnForward()), [*CUTS]).items():
+        assert evaluation.loss == pytest.approx(walked[mask].loss, rel=1e-5)
+        assert evaluation.scales == walked[mask].scales
 
 
 def test_the_model_itself_is_scaled_as_the_walk_is() -> None:

@@ -34,7 +34,8 @@ CHANGED = {
 
 
 def exported(family: str, folder: Path, dtype: torch.dtype = torch.float32) -> ExportResult:
-    FAMILIES[family]().to(dtype).save_pretrained(folder / "dense")
+    model: Any = FAMILIES[family]()
+    model.to(dtype).save_pretrained(folder / "dense")
     spec = ModelSpec(family, str(folder / "dense"))
     return export_checkpoint(spec, MASK, folder / "pruned", overwrite=False, evidence=EVIDENCE, scales=SCALES)
 

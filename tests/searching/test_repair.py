@@ -14,7 +14,6 @@ from transformers import AutoModelForCausalLM
 import raysearch
 from raysearch.configuration import build
 from raysearch.core.json import from_json, to_json
-from raysearch.core.mask import Mask
 from raysearch.ledger.ledger import Ledger
 from raysearch.searching.forecaster import expected_cost
 from raysearch.searching.notices import describe_model
