@@ -45,6 +45,11 @@ from raysearch.searching.speed_options import SpeedOptions
 from raysearch.searching.speeds import masks_of_kinds, speed_of
 from raysearch.searching.target import limits_of
 
+#: How to measure masks that are repaired before they are evaluated.
+UNREPAIRED_REMEDY = (
+    "write its checkpoint with raysearch export SEARCH --out pruned, and measure that: raysearch score model=pruned "
+    "masks=[[]]"
+)
 _NO_SPEED = SpeedOptions(enabled=False)
 
 
@@ -235,6 +240,7 @@ def assess_search(
         EvaluationError: A job failed for good.
     """
     mask = record.best_of_size(remove).mask
+    search.check_unrepaired("assess", UNREPAIRED_REMEDY)
     evaluation = search.evaluation
     plan = plan_assessment(
         spec, evaluation.model, evaluation.cluster, evaluation.ledger, searched=evaluation, serve=serve

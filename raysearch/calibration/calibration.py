@@ -21,6 +21,7 @@ from raysearch.calibration.batch import Batch, array_bytes, image_digest
 from raysearch.calibration.objectives.base import Objective
 from raysearch.calibration.packing import packed_lengths
 from raysearch.core.measure import Measure
+from raysearch.core.scale import Repair
 
 # These decide the size of a shard if the user sets none.
 SHARD_TOKENS = 8192  # the most tokens of a shard: they keep a GPU busy, and fit into its memory
@@ -39,6 +40,7 @@ class Calibration:
     fingerprint: str  #: of everything that a loss depends on besides the mask, 32 hexadecimal digits
     text_fingerprint: str  #: of token ids and images alone: independent of the model, the objective and the shards
     description: dict[str, Any]  #: plain values for the records
+    repair: Repair = "none"  #: how masks are repaired before they are evaluated
 
     @classmethod
     def create(
@@ -48,6 +50,7 @@ class Calibration:
         shard_samples: int | None,
         identity: Mapping[str, Any],
         description: Mapping[str, Any],
+        repair: Repair = "none",
     ) -> Self:
         """Deal samples into shards and compute the fingerprints.
 
@@ -62,10 +65,13 @@ class Calibration:
                 8192 tokens.
             identity: All other things that a loss depends on, as JSON values: model, tokenizer, objective, numerics.
             description: Plain values for the records.
+            repair: How masks are repaired before they are evaluated; a part of the identity, unless they are not.
 
         Returns:
             The calibration: its shards, its fingerprint, and a digest for each shard.
         """
+        if repair != "none":
+            identity = {**identity, "repair": repair}
         n_samples = samples.n_samples
         n_shards = math.ceil(n_samples / (shard_samples or _default_shard_samples(samples)))
         shards = tuple(samples.samples(first, n_samples, n_shards) for first in range(n_shards))
@@ -77,6 +83,7 @@ class Calibration:
             ),
             text_fingerprint=_digest(*array_bytes(samples.input_ids), *map(image_digest, samples.images or ())),
             description={**description, "shards": len(shards), "n_tokens": samples.n_scored},
+            repair=repair,
         )
 
     @property

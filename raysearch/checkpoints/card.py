@@ -17,6 +17,7 @@ from raysearch.checkpoints.gguf_pruning import GGUFExport
 from raysearch.checkpoints.runtimes import LLAMA_CPP, RUNTIMES, Reading
 from raysearch.core.mask import Mask
 from raysearch.core.measure import Measure
+from raysearch.core.scale import Scale, scales_text
 from raysearch.core.site import Sites
 from raysearch.core.versions import version_of
 from raysearch.text.escaping import markdown_line
@@ -64,6 +65,13 @@ class Pruned:
     dtype: str  #: of the weights, e.g. ``bfloat16``
     source: str | None  #: the dense model's hub id, for transformers and mergekit; None for local files
     is_merged: bool = False  #: whether an adapter is merged into the weights
+    scales: tuple[Scale, ...] = ()  #: the factors of the mask's cuts, which the weights hold
+    changed: Sequence[str] = ()  #: the names of the tensors that hold them
+
+    @property
+    def scales_text(self) -> str:
+        """The factors for people: ``{13,14} ×1.088``; empty without scales."""
+        return scales_text(self.scales)
 
 
 def removed_text(mask: Mask, sites: Sites) -> str:
@@ -284,13 +292,14 @@ def _loss_rows(evidence: Evidence) -> list[tuple[str, str, str]]:
     return rows
 
 
-def export_record(mask: Mask, sites: Sites, evidence: Evidence) -> str:
+def export_record(mask: Mask, sites: Sites, evidence: Evidence, scales: Sequence[Scale] = ()) -> str:
     """Return the text of `RECORD`: the mask and the evidence, as JSON.
 
     Args:
         mask: The removed layers.
         sites: The sites of the dense model.
         evidence: The search that found the mask.
+        scales: The factors of the mask's cuts, which the weights hold.
 
     Returns:
         JSON text that ends in a line break. Secrets are redacted.
@@ -298,6 +307,8 @@ def export_record(mask: Mask, sites: Sites, evidence: Evidence) -> str:
     record: dict[str, Any] = {"mask": mask.parts, "n_layers_dense": sites.n_layers, "evidence": asdict(evidence)}
     if evidence.size is None:
         del record["evidence"]["size"]
+    if scales:
+        record["scales"] = [asdict(scale) for scale in scales]
     if mask.halves:  # the layers of the dense model in which each layer has its attention and its MLP
         record["blocks"] = [block._asdict() for block in sites.blocks(mask)]
     return json.dumps(redacted(record), indent=2) + "\n"

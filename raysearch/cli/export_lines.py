@@ -40,6 +40,7 @@ def checkpoint_lines(export: ExportResult, out: Path, prompt: str | None, public
         f"It was not run, since {export.not_run}; every tensor was compared with its source, byte by byte."
         if export.max_logit_difference is None
         else f"Reloaded with {transformers}; largest logit difference {export.max_logit_difference:.2g}.",
+        *_scale_lines(export),
         *([] if export.image_text is None else [export.image_text]),
         *_runtime_lines(export.readings, out),
         *_pushed(export.url, public),
@@ -52,6 +53,13 @@ def checkpoint_lines(export: ExportResult, out: Path, prompt: str | None, public
     if prompt is not None:
         lines += [f"Before: {prompt}{export.before}", f"After:  {prompt}{export.after}"]
     return lines
+
+
+def _scale_lines(export: ExportResult) -> list[str]:
+    """Return the line on the tensors that hold the scales at the cuts, if any do."""
+    if not export.changed:
+        return []
+    return [f"The scales at its cuts changed {count(len(export.changed), 'tensor')}; README.md names them."]
 
 
 def gguf_lines(export: GGUFExport, out: Path, public: bool) -> list[str]:

@@ -37,6 +37,7 @@ from raysearch.core.estimate import Estimate
 from raysearch.core.json import plain
 from raysearch.core.mask import Mask
 from raysearch.core.measure import Measure
+from raysearch.core.scale import scales_text
 from raysearch.core.screened import Screened
 from raysearch.core.space import LAYERS, Space
 from raysearch.core.trial import Trial
@@ -175,10 +176,11 @@ def facts_table(record: SearchRecord, cell: tuple[str, CellRecord] | None) -> Ta
         facts["study"] = f"{study_id}: {cell_record.searcher}, {cell_record.calibration}{draw}, seed {cell_record.seed}"
     for section in ("model", "data", "objective", "searcher", "screening", "refine", "heal", "budget"):
         facts[section] = _section_text(section, config)
-    for key in ("space", "remove", "schedule", "protect", "seed"):
-        if config.get(key) not in (None, [], LAYERS.name):
+    for key in ("space", "repair", "remove", "schedule", "protect", "seed"):
+        if config.get(key) not in (None, [], LAYERS.name, "none"):
             facts[key] = as_typed(config[key])
     if result is not None:
+        facts["scales"] = scales_text(result.scales)
         facts["dtype"] = result.dtype
         facts["evaluated on"] = extent(result.measure, result.samples.n_tokens, result.samples.n_samples)
         facts["time"] = duration(result.work.seconds)

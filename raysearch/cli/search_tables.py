@@ -26,6 +26,7 @@ from raysearch.cli.fitting import FittingTable
 from raysearch.core.mask import Mask
 from raysearch.core.measure import Measure
 from raysearch.core.problem import sizes_of
+from raysearch.core.scale import scales_text
 from raysearch.core.space import LAYERS, Space
 from raysearch.core.trial import Trial
 from raysearch.searching.gguf_masks import refused_masks_of_record
@@ -100,6 +101,8 @@ def result_notes(result: SearchResult, in_ledger: str, in_store: str | None) -> 
     """
     kind = "layers" if result.space.keeps_blocks else result.space.plural
     notes = [f"Removed {kind} (0-based): {result.mask}"]
+    if result.scales:
+        notes.append(f"The hidden state is multiplied at its cuts: {scales_text(result.scales)}")
     if result.removal_order:
         notes.append(f"In this order: {', '.join(map(str, result.removal_order))}")
     work = result.work
@@ -121,8 +124,10 @@ def result_notes(result: SearchResult, in_ledger: str, in_store: str | None) -> 
     if result.recommendation is not None:
         figure = knee_file(result.search_id, result.settings.places.store)
         notes.append(f"Loss, speed and memory by number of {result.space.plural}: {figure}")
-    commands_on_search = [*_export_commands(result), f"assess {result.search_id}"]
-    if result.staged is None:
+    commands_on_search = [*_export_commands(result)]
+    if result.settings.repair == "none":
+        commands_on_search.append(f"assess {result.search_id}")
+    if result.settings.repair == "none" and result.staged is None:
         commands_on_search.append(f"recover {result.search_id} --out healed")
     commands_on_search.append(f"show {result.search_id}")
     commands = [f"{command}{in_ledger}" for command in commands_on_search]
@@ -149,8 +154,10 @@ def remark_notes(remarks: Mapping[str, Any]) -> list[str]:
 
 def _export_commands(result: SearchResult) -> list[str]:
     """Return the commands that export the mask; first as a GGUF file if the model is one, without an adapter."""
-    path = result.settings.model_path
-    is_gguf = (path.startswith("installed:") or path.lower().endswith(".gguf")) and result.settings.adapter is None
+    settings = result.settings
+    path = settings.model_path
+    is_gguf = path.startswith("installed:") or path.lower().endswith(".gguf")
+    is_gguf = is_gguf and settings.adapter is None and settings.repair == "none"
     file, folder = ("pruned.gguf", "pruned-model") if result.staged is None else ("healed.gguf", "healed")
     options = [f"--gguf {file}", f"--out {folder}"] if is_gguf else [f"--out {folder}"]
     return [f"export {result.search_id} {option}" for option in options]
@@ -364,11 +371,14 @@ def stage_parts(result: SearchResult, staged: StagedResult) -> list[Table | str]
 def score_table(scores: Sequence[Score]) -> Table:
     """Return the table of the losses of masks, at least one."""
     measure = scores[0].measure
-    columns = "removed", *loss_columns(measure), "evaluated on", "cached"
+    are_scaled = any(score.scales for score in scores)
+    names = ("removed", "scaled at its cuts") if are_scaled else ("removed",)
+    columns = *names, *loss_columns(measure), "evaluated on", "cached"
     table = new_table("Layers are 0-based", *columns, expendable=("cached", "evaluated on"))
     for score in scores:
         cells = *loss_cells(measure, score.loss), extent(measure, score.n_tokens, score.n_samples)
-        table.add_row(str(score.mask), *cells, "yes" if score.cached else "no")
+        scales = [scales_text(score.scales)] if are_scaled else []
+        table.add_row(str(score.mask), *scales, *cells, "yes" if score.cached else "no")
     return table
 
 

@@ -170,6 +170,7 @@ def _search_spec(config: RecordedSearchConfig, values: Mapping[str, Any]) -> Sea
     evaluation = _evaluation_spec(config)
     if config.space.needs_halves:
         evaluation = _with_halves(evaluation)
+    evaluation = evaluation.repaired(config.repair)
     if config.screening.stages:
         evaluation = dataclasses.replace(evaluation, screening=config.screening)
     # The record holds the dtype that this machine chose for `auto`: the search must resume with it on any machine.
@@ -227,7 +228,7 @@ def score_spec(overrides: Sequence[Override], config_dir: PathLike | None = None
         The evaluation, and the masks in the order of ``masks``.
     """
     config = _read(ScoreConfig, compose_leniently("score", overrides, config_dir))
-    evaluation = _evaluation_spec(config)
+    evaluation = _evaluation_spec(config).repaired(config.repair)
     return (_with_halves(evaluation) if any(mask.halves for mask in config.masks) else evaluation), config.masks
 
 

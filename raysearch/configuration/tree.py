@@ -28,6 +28,7 @@ from raysearch.configuration.parts import build_data, build_objective, build_sea
 from raysearch.core.mask import Half, Mask
 from raysearch.core.options import Options
 from raysearch.core.problem import AUTO, sizes_of
+from raysearch.core.scale import REPAIRS, Repair
 from raysearch.core.space import LAYERS, SPACES, Space
 from raysearch.core.validation import SECTION, UserPath, built_by, checked, validated
 from raysearch.errors import Mistakes, UserError, within
@@ -194,6 +195,14 @@ def _read_space(value: Any) -> Space:
     return SPACES[name]
 
 
+def _read_repair(value: Any) -> Repair:
+    for repair in REPAIRS:
+        if value == repair:
+            return repair
+    name = as_typed(value)
+    raise UserError(f"repair={name} is unknown; {did_you_mean(name, REPAIRS)}")
+
+
 def _read_target(value: Any) -> tuple[str, ...]:
     """Return the names of runtimes, each once; the value is a name, a list of names, or None for none."""
     names = value if isinstance(value, list) else [] if value is None else [value]
@@ -324,9 +333,11 @@ class ScoreConfig(EvaluationConfig):
 
     Args:
         masks: The masks to evaluate.
+        repair: How they are repaired before that.
     """
 
     masks: Annotated[list[Mask], built_by(_read_masks)]
+    repair: Annotated[Repair, built_by(_read_repair)]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -339,6 +350,7 @@ class RecordedSearchConfig(EvaluationConfig):
         remove: The number of layers to remove, a range such as ``"1..9"``, or ``"auto"``.
         protect: Layers, and halves such as ``"17a"``, that are never removed; negative layers count from the end.
         space: What can be removed.
+        repair: How masks are repaired before they are evaluated.
         target: The names of the runtimes that are to run the result; empty for any.
         budget: The limits of ``remove="auto"``; None if none is set.
         speed: How the speeds of a search by budget are measured.
@@ -354,6 +366,7 @@ class RecordedSearchConfig(EvaluationConfig):
     serve: Annotated[ServeOptions, SECTION]
     target: Annotated[tuple[str, ...], built_by(_read_target)] = ()
     space: Annotated[Space, built_by(_read_space)] = LAYERS
+    repair: Annotated[Repair, built_by(_read_repair)] = "none"
 
 
 @dataclass(frozen=True, kw_only=True)

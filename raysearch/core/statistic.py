@@ -32,6 +32,9 @@ class Statistic(Enum):
     #: The same distance, mean over a sample's tokens, [S, N + 1, N + 1].
     ANGULAR_DISTANCE_ALL = "angular_distance_all"
 
+    #: |h_b| / |h_a|, mean over a sample's tokens, by a and b, [S, N + 1, N + 1]; see `raysearch.core.scale`.
+    NORM_RATIO = "norm_ratio"
+
     #: d loss_s / d a_i at a_i = 1, [S, N]. The gate a_i multiplies the change that layer i makes to its input. loss_s
     #: is the sample's mean loss per scored token.
     #: Source: Jansen et al. 2026 (arXiv 2602.00161), in which the gate multiplies the outputs of both sub-layers.
@@ -51,6 +54,7 @@ class Statistic(Enum):
     BLOCK_INFLUENCE_HALVES = "block_influence_halves"
     ANGULAR_DISTANCE_LAST_HALVES = "angular_distance_last_halves"
     ANGULAR_DISTANCE_ALL_HALVES = "angular_distance_all_halves"
+    NORM_RATIO_HALVES = "norm_ratio_halves"
     GATE_GRADIENTS_HALVES = "gate_gradients_halves"
     MAGNITUDE_L1_HALVES = "magnitude_l1_halves"
     MAGNITUDE_L2_HALVES = "magnitude_l2_halves"
@@ -87,7 +91,8 @@ class Statistic(Enum):
     @property
     def is_of_depths(self) -> bool:
         """Whether its axes are the hidden states before, between and after the layers or halves."""
-        return self.of_layers in (Statistic.ANGULAR_DISTANCE_LAST, Statistic.ANGULAR_DISTANCE_ALL)
+        of_depths = (Statistic.ANGULAR_DISTANCE_LAST, Statistic.ANGULAR_DISTANCE_ALL, Statistic.NORM_RATIO)
+        return self.of_layers in of_depths
 
     @property
     def passes(self) -> int:

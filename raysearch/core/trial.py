@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from operator import attrgetter
 
 from raysearch.core.mask import Mask
+from raysearch.core.scale import Scale
 from raysearch.core.screened import Screened
 from raysearch.core.site import Sites
 from raysearch.core.space import LAYERS, Space
@@ -26,6 +27,7 @@ class Trial:
         cached: Whether the ledger contained the evaluation, so that nothing was computed.
         parts: If there are several calibrations, the loss on each by its name, except those that failed.
         screened: An estimate of the loss, if the mask was dropped or accepted before its evaluation was complete.
+        scales: The factors of its cuts, if it was repaired by them before its evaluation.
     """
 
     index: int
@@ -37,6 +39,7 @@ class Trial:
     cached: bool
     parts: Mapping[str, float] = field(default_factory=dict)
     screened: Screened | None = None
+    scales: tuple[Scale, ...] = ()
 
 
 def ranked(trials: Iterable[Trial]) -> list[Trial]:

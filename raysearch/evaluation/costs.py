@@ -9,6 +9,7 @@ from raysearch.calibration.calibration import Calibration
 from raysearch.calibration.objectives.base import Objective, StateObjective
 from raysearch.core.evaluations import Key
 from raysearch.core.mask import Mask
+from raysearch.core.scale import Scales
 from raysearch.core.site import Sites
 from raysearch.core.statistic import Statistic, Subject
 from raysearch.errors import UserError
@@ -20,18 +21,19 @@ from raysearch.models.spec import ModelInfo
 MAX_MASKS_PER_UNIT = 1024
 
 
-def plan_of(objective: StateObjective, masks: Iterable[Mask], sites: Sites) -> PrefixPlan:
+def plan_of(objective: StateObjective, masks: Iterable[Mask], sites: Sites, scales: Scales | None = None) -> PrefixPlan:
     """Return the prefix plan of masks for an objective.
 
     Args:
         objective: The objective. If it compares with the dense model, the plan scores the dense model first.
         masks: The masks to score.
         sites: The layers of the dense model.
+        scales: The factors of the masks' cuts; None for masks that are not repaired.
 
     Returns:
         The steps of the walk on one shard.
     """
-    return plan_prefixes(masks, sites, dense_first=objective.compares)
+    return plan_prefixes(masks, sites, dense_first=objective.compares, scales=scales)
 
 
 def passes(objective: Objective, masks: Sequence[Mask], sites: Sites) -> tuple[float, int]:

@@ -19,6 +19,7 @@ from raysearch.calibration.objectives.base import StateObjective
 from raysearch.calibration.objectives.weighted import WeightedObjective
 from raysearch.core.evaluations import Key, RecordedValues, Values
 from raysearch.core.mask import Mask
+from raysearch.core.scale import Scale, Scales
 from raysearch.core.screened import Screened
 from raysearch.core.site import Sites
 from raysearch.core.statistic import Statistic, Subject
@@ -50,12 +51,14 @@ class Evaluation:
         cached: Whether all of it was in the ledger, or computed by another process.
         parts: The loss on each calibration; None on those where it failed; empty if the mask was screened.
         screened: The estimate with its bounds, if the mask was dropped or accepted.
+        scales: The factors of its cuts by the first calibration, if masks are repaired by them.
     """
 
     outcome: Outcome
     cached: bool
     parts: tuple[float | None, ...] = ()
     screened: Screened | None = None
+    scales: tuple[Scale, ...] = ()
 
     @property
     def loss(self) -> float | None:
@@ -116,6 +119,13 @@ class Evaluator:
         self._computed: set[Subject] = set()
         #: The values that this round has read from the ledger.
         self._values: dict[str, dict[Subject, Mapping[int, Values]]] = defaultdict(dict)
+        #: The means of `Statistic.NORM_RATIO` by calibration, if masks are repaired by their scales.
+        self._ratios: dict[str, npt.NDArray[np.float64]] = {}
+
+    @property
+    def repairs(self) -> bool:
+        """Whether masks are repaired before they are evaluated."""
+        return any(calibration.repair != "none" for calibration in self.calibrations)
 
     def evaluate(self, proposed: Round) -> dict[Mask, Evaluation]:
         """Evaluate the masks of a round on all samples of all calibrations, unless they are screened.
@@ -128,12 +138,27 @@ class Evaluator:
         """
         self._computed.clear()
         self._values.clear()
+        if self.repairs and not self._ratios:
+            self._measure_ratios()
+        evaluations = self._evaluate(proposed)
+        scales = self._scales(self.calibrations[0].fingerprint, proposed.masks)
+        if scales is None:
+            return evaluations
+        return {mask: replace(evaluation, scales=scales.of_mask(mask)) for mask, evaluation in evaluations.items()}
+
+    def _evaluate(self, proposed: Round) -> dict[Mask, Evaluation]:
         screener = self._screener
         if screener is None:
             return self._in_full(proposed.masks)
         screener.factors = self._weighting.factors(self._complete_references())
         contest = screener.contest(proposed)
         return self._in_full(proposed.masks) if contest is None else self._screen(proposed.masks, contest)
+
+    def _scales(self, calibration: str, masks: Iterable[Mask]) -> Scales | None:
+        """Return the factors of the cuts of masks by a calibration; None if its masks are not repaired."""
+        if self._by_fingerprint[calibration].repair == "none":
+            return None
+        return Scales.of_masks(masks, self._ratios[calibration])
 
     def _in_full(self, masks: Sequence[Mask]) -> dict[Mask, Evaluation]:
         with_references = sorted({*masks, *self._references})
@@ -208,6 +233,13 @@ class Evaluator:
         if not np.isfinite(rows).all():
             raise EvaluationError(f"{statistic} is not finite; use model.dtype=bfloat16 or float32")
         return rows
+
+    def _measure_ratios(self) -> None:
+        """Measure the factors of all cuts on each calibration."""
+        rows = self.measure(Statistic.NORM_RATIO)
+        ends = np.cumsum([calibration.n_samples for calibration in self.calibrations])
+        for calibration, ratios in zip(self.calibrations, np.split(rows, ends[:-1]), strict=True):
+            self._ratios[calibration.fingerprint] = ratios.mean(axis=0)
 
     @property
     def pool(self) -> Pool:
@@ -291,7 +323,10 @@ class Evaluator:
     def _run(self, keys: Sequence[Key]) -> None:
         """Compute evaluations. The result of each unit is written to the ledger before the next result is awaited."""
         self._computed.update(key.subject for key in keys)
-        units = units_of(keys, self.calibrations)
+        units = [
+            replace(unit, scales=self._scales(unit.calibration, unit.masks)) if isinstance(unit, MaskUnit) else unit
+            for unit in units_of(keys, self.calibrations)
+        ]
         pool = self.pool
         layers_planned, heads_planned = planned_passes(units, self.calibrations, self.sites)
         units_left = Counter(subject for unit in units for subject in unit.subjects)

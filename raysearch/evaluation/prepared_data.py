@@ -178,7 +178,9 @@ def _read(spec: CalibrationSpec, files: ModelFiles, identity: dict[str, Any], in
         whole["module"] = module
     if spec.objective.form is Form.PROMPT:
         whole["writing"] = files.writing_fingerprint
-    return Calibration.create(spec.objective, drawn.batch, spec.data.draw.shard_samples, whole, drawn.description)
+    return Calibration.create(
+        spec.objective, drawn.batch, spec.data.draw.shard_samples, whole, drawn.description, spec.repair
+    )
 
 
 def _draw(data: Data, form: Form, files: ModelFiles, max_positions: int | None) -> Drawn:

@@ -41,7 +41,7 @@ from raysearch.models.shared_weights import Detached, attach
 from raysearch.models.spec import LocatedModel
 from raysearch.models.stack import Captured, LayerStack, predicting
 from raysearch.models.statistics import measure
-from raysearch.models.verification import packs, rows_interact, verify, verify_images
+from raysearch.models.verification import packs, rows_interact, verify, verify_images, verify_scales
 from raysearch.models.weight_layout import rearrange_weights
 
 _SHORTEST = 16  # the shortest sample, in tokens, that is tried
@@ -100,6 +100,7 @@ class Replica:
         self._packing: dict[str, bool] = {}  # whether choices share their prompt, by calibration
         self._interacting: dict[str, bool] = {}  # whether a row's loss depends on other rows, by calibration
         self._with_verified_images: set[str] = set()  # calibrations
+        self._scales_verified = False
 
     @functools.cached_property
     def tokenizer(self) -> Any:
@@ -134,10 +135,12 @@ class Replica:
         match unit, calibration.objective:
             case StatisticUnit(statistic=statistic), objective:
                 work = self._measure(statistic, objective, batches)
-            case MaskUnit(masks=masks), StateObjective() as objective:
-                work = self._walk_masks(masks, objective, batches, bool(packed))
-            case MaskUnit(masks=masks), ModelObjective() as objective:
-                work = self._run_masks(masks, objective, batches)
+            case MaskUnit() as mask_unit, StateObjective() as objective:
+                self._verify_scales(mask_unit)
+                work = self._walk_masks(mask_unit, objective, batches, bool(packed))
+            case MaskUnit() as mask_unit, ModelObjective() as objective:
+                self._verify_scales(mask_unit)
+                work = self._run_masks(mask_unit, objective, batches)
             case _:
                 raise TypeError(f"{calibration.objective!r} is neither a StateObjective nor a ModelObjective")
         return UnitResult(
@@ -182,13 +185,12 @@ class Replica:
             layer_tokens=layers * sum(batch.input_ids.size for batch in batches),
         )
 
-    def _walk_masks(
-        self, masks: Sequence[Mask], objective: StateObjective, batches: Sequence[Batch], packed: bool
-    ) -> _Work:
+    def _walk_masks(self, unit: MaskUnit, objective: StateObjective, batches: Sequence[Batch], packed: bool) -> _Work:
         """Evaluate masks in one walk over their shared prefixes."""
+        masks = unit.masks
         together = self._packs_together(packed)
         inputs = [pack(batch, together) if packed else batch.inputs for batch in batches]
-        plan = plan_of(objective, masks, self.stack.sites_for(masks))
+        plan = plan_of(objective, masks, self.stack.sites_for(masks), unit.scales)
         walks = [
             self._walk(plan, set(masks), batch, batch_inputs, objective)
             for batch, batch_inputs in zip(batches, inputs, strict=True)
@@ -203,9 +205,10 @@ class Replica:
             layer_tokens=plan.layer_forwards * sum(batch_inputs.n_tokens for batch_inputs in inputs),
         )
 
-    def _run_masks(self, masks: Sequence[Mask], objective: ModelObjective, batches: Sequence[Batch]) -> _Work:
+    def _run_masks(self, unit: MaskUnit, objective: ModelObjective, batches: Sequence[Batch]) -> _Work:
         """Evaluate masks one after another, each by runs of the masked model."""
-        runs = [self._run(masks, batch, objective) for batch in batches]
+        masks = unit.masks
+        runs = [self._run(unit, batch, objective) for batch in batches]
         values: dict[Subject, npt.NDArray[np.float64]] = {}
         texts: dict[Subject, list[ScoredText]] = {}
         layer_tokens = 0.0
@@ -272,6 +275,8 @@ class Replica:
             match step.op:
                 case Op.RUN:
                     state = self.stack.run(step.run, state, captured)
+                case Op.SCALE:
+                    state = state.scaled(step.factor)
                 case Op.HOLD:
                     held.append(state.clone())  # a layer may write into its input
                 case Op.RESTORE:
@@ -301,11 +306,18 @@ class Replica:
             verify_images(self.stack, first)
             self._with_verified_images.add(calibration.fingerprint)
 
+    def _verify_scales(self, unit: MaskUnit) -> None:
+        """Check, before the first masks that are repaired by their scales, that weights can hold these factors."""
+        if unit.scales is not None and not self._scales_verified:
+            verify_scales(self.stack)
+            self._scales_verified = True
+
     @torch.no_grad()
-    def _run(self, masks: Sequence[Mask], batch: Batch, objective: ModelObjective) -> dict[Mask, ModelLosses]:
+    def _run(self, unit: MaskUnit, batch: Batch, objective: ModelObjective) -> dict[Mask, ModelLosses]:
         losses = {}
-        for mask in masks:
-            with self.stack.bypassed(mask) as model:
+        for mask in unit.masks:
+            scales = () if unit.scales is None else unit.scales.of_mask(mask)
+            with self.stack.bypassed(mask, scales) as model:
                 losses[mask] = objective.model_losses(model, self.tokenizer, batch)
                 _checked(objective, losses[mask].losses, batch)
         return losses

@@ -12,6 +12,7 @@ from raysearch.calibration.data import Data
 from raysearch.calibration.objectives.base import Objective, StateObjective
 from raysearch.calibration.objectives.weighted import WeightedObjective
 from raysearch.core.measure import Measure
+from raysearch.core.scale import Repair
 from raysearch.errors import UserError
 from raysearch.evaluation.pool import PoolFactory
 from raysearch.evaluation.screening import Screening
@@ -26,11 +27,13 @@ class CalibrationSpec:
         name: The name shown to users, ``perplexity on c4``; for an assessment, its key.
         objective: The objective.
         data: The data.
+        repair: How masks are repaired before they are evaluated.
     """
 
     name: str
     objective: Objective
     data: Data
+    repair: Repair = "none"
 
 
 @dataclass(frozen=True)
@@ -47,7 +50,7 @@ class EvaluationSpec:
 
     Raises:
         UserError: `weighting` scales losses by accuracies, and a loss is not a share of wrong answers; or it scales by
-            the dense model's loss, and that is 0.
+            the dense model's loss, and that is 0. Masks are repaired, and there is a weighting, or an adapter.
     """
 
     model: ModelSpec
@@ -72,6 +75,33 @@ class EvaluationSpec:
                     f"{calibration.name} is 0, as it compares with the dense model; use objective.normalise=spread "
                     "or none"
                 )
+
+        if self.repair != "none":
+            self._check_repair()
+
+    def _check_repair(self) -> None:
+        """Refuse a repair whose factors would not be those of the exported checkpoint."""
+        if self.weighting is not None:
+            raise UserError(
+                f"repair={self.repair} takes its factors from one calibration, and objective=weighted has "
+                f"{len(self.calibrations)}; use one of them alone, or repair=none"
+            )
+        if self.model.adapter is not None:
+            raise UserError(
+                f"repair={self.repair} changes weights that model.adapter={self.model.adapter} changes, too; merge the "
+                "adapter into the model first, or use repair=none"
+            )
+
+    @property
+    def repair(self) -> Repair:
+        """How masks are repaired before they are evaluated."""
+        return self.calibrations[0].repair if self.calibrations else "none"
+
+    def repaired(self, repair: Repair) -> EvaluationSpec:
+        """Return the same evaluation of masks that are repaired before they are evaluated."""
+        return dataclasses.replace(
+            self, calibrations=[dataclasses.replace(calibration, repair=repair) for calibration in self.calibrations]
+        )
 
     def check_data(self) -> None:
         """Check the data of each calibration; this reads at most the first row.

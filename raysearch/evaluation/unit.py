@@ -11,6 +11,7 @@ import numpy.typing as npt
 from typing_extensions import override
 
 from raysearch.core.mask import Mask
+from raysearch.core.scale import Scales
 from raysearch.core.statistic import Statistic, Subject
 from raysearch.generation.score import ScoredText
 
@@ -76,6 +77,7 @@ class MaskUnit(_ShardUnit):
     """Masks to evaluate on a shard."""
 
     masks: tuple[Mask, ...]
+    scales: Scales | None = None  #: the factors of their cuts; None if they are not repaired
 
     @property
     def subjects(self) -> tuple[Subject, ...]:

@@ -32,9 +32,11 @@ from raysearch.checkpoints.config_process import config_writer
 from raysearch.checkpoints.kept_blocks import KeptBlocks
 from raysearch.checkpoints.pruning import PrunedCheckpoint
 from raysearch.checkpoints.runtimes import Reading, readings
+from raysearch.checkpoints.safetensors_file import FileTensor
 from raysearch.checkpoints.side_files import mend_tokenizer_config
 from raysearch.core.mask import Mask
 from raysearch.core.paths import as_path
+from raysearch.core.scale import Scale
 from raysearch.errors import UserError
 from raysearch.models.description import describe
 from raysearch.models.export_proof import NO_MEMORY, CannotRunError, ExportProof, fits_in_memory, prove_by_files
@@ -66,6 +68,7 @@ class ExportResult:
         readings: What each runtime but transformers would run.
         adapter: The folder of the adapter for the pruned model without it; None if there is none.
         url: The address of the repository on the Hugging Face Hub; None if the checkpoint was not pushed.
+        changed: The names of the tensors that hold the scales of the mask; empty if it is not repaired.
     """
 
     out: Path
@@ -81,10 +84,18 @@ class ExportResult:
     readings: tuple[Reading, ...] = ()
     adapter: Path | None = None
     url: str | None = None
+    changed: tuple[str, ...] = ()
 
 
 def export_checkpoint(
-    spec: ModelSpec, mask: Mask, out: Path, *, overwrite: bool, evidence: Evidence, prompt: str | None = None
+    spec: ModelSpec,
+    mask: Mask,
+    out: Path,
+    *,
+    overwrite: bool,
+    evidence: Evidence,
+    prompt: str | None = None,
+    scales: Sequence[Scale] = (),
 ) -> ExportResult:
     """Write the model without the mask's parts as an ordinary checkpoint, and verify it on the CPU.
 
@@ -99,15 +110,16 @@ def export_checkpoint(
         overwrite: Whether to replace an earlier export in that folder. Other folders are never replaced.
         evidence: The search that found the mask, for the model card.
         prompt: A text that both models continue greedily, as a spot check; None for no check.
+        scales: The factors of the cuts of the mask, which are folded into the weights; none if it is not repaired.
 
     Returns:
         The written checkpoint and its verification.
 
     Raises:
         UserError: `out` holds something else or cannot be written, the model cannot be loaded, there is a prompt but
-            no tokenizer, or the model has an adapter and does not fit into the memory.
+            no tokenizer, or the model has an adapter or scales and does not fit into the memory.
         UnsupportedModelError: The reloaded checkpoint differs from the masked model: its layers depend on their places,
-            and no config can express how.
+            and no config can express how; or no weights can hold the scales.
     """
     out = as_path("--out", out).absolute()
     located = locate(replace(spec, device="cpu", attention="auto"))
@@ -121,21 +133,31 @@ def export_checkpoint(
             f"model.adapter={spec.adapter}: {spec.name} does not fit into the memory to merge it; export it with "
             "--without-adapter"
         )
+    if scales and not fits_in_memory(info):
+        raise UserError(
+            f"repair=scale: {spec.name} does not fit into the memory to change its weights; export it on a machine "
+            "with more memory, or search with repair=none"
+        )
     if prompt is not None:
         load_tokenizer(located)
     kept = kept_blocks(info, mask)
     with replacing(out) as folder, safetensors_folder(located) as source:
-        if located.adapter is None:
+        changed: Sequence[str] = ()
+        if scales:
+            checkpoint, changed = _write_scaled(folder, source, located, kept, scales)
+        elif located.adapter is None:
             checkpoint = write_files(folder, source, kept, located.trust_remote_code)
         else:
             checkpoint = _write_merged(folder, source, located, kept)
         if located.digest is not None:  # transformers has written the tokenizer of a GGUF file
             mend_tokenizer_config(folder)
-        proof = _prove(folder, checkpoint, info, located, mask, prompt)
+        proof = _prove(folder, checkpoint, info, located, mask, prompt, scales)
         # A local path is of no use to other people.
         name = located.path if located.is_hub else None
         is_merged = located.adapter is not None
-        pruned = Pruned(mask, sites, proof.parameters_dense, proof.parameters, proof.dtype, name, is_merged)
+        pruned = Pruned(
+            mask, sites, proof.parameters_dense, proof.parameters, proof.dtype, name, is_merged, tuple(scales), changed
+        )
         runtimes = readings(folder, mask, sites, evidence.ran)
         _write_documents(folder, out.name, pruned, evidence, proof, source, runtimes)
         has_adapter = (folder / ADAPTER_FOLDER).is_dir()
@@ -152,11 +174,18 @@ def export_checkpoint(
         image_text=proof.image_text,
         readings=runtimes,
         adapter=out / ADAPTER_FOLDER if has_adapter else None,
+        changed=tuple(changed),
     )
 
 
 def _prove(
-    folder: Path, checkpoint: PrunedCheckpoint, info: ModelInfo, model: LocatedModel, mask: Mask, prompt: str | None
+    folder: Path,
+    checkpoint: PrunedCheckpoint,
+    info: ModelInfo,
+    model: LocatedModel,
+    mask: Mask,
+    prompt: str | None,
+    scales: Sequence[Scale],
 ) -> ExportProof:
     """Compare a written checkpoint with the masked dense model: by running them if that is possible, else by files.
 
@@ -167,15 +196,16 @@ def _prove(
         model: The dense model.
         mask: The removed layers.
         prompt: A text that both models continue; None for none.
+        scales: The factors of the cuts of the mask, which only a run can compare; none if it is not repaired.
     """
     not_run = NO_MEMORY
     if fits_in_memory(info):
         from raysearch.models.running_proof import prove_by_running  # imports torch, which the files do not need
 
         try:
-            return prove_by_running(folder, model, mask, prompt)
+            return prove_by_running(folder, model, mask, prompt, scales)
         except CannotRunError as error:
-            if prompt is not None:
+            if prompt is not None or scales:
                 raise
             not_run = error.reason
     trusts = model.trust_remote_code or not checkpoint.kept.are_complete  # then the code is raysearch's
@@ -222,6 +252,33 @@ def _write_merged(folder: Path, source: Path, model: LocatedModel, kept: KeptBlo
     shutil.rmtree(scratch)
     merged.write_adapter(folder, kept)
     return checkpoint
+
+
+def _write_scaled(
+    folder: Path, source: Path, model: LocatedModel, kept: KeptBlocks, scales: Sequence[Scale]
+) -> tuple[PrunedCheckpoint, list[str]]:
+    """Write the files of a model without some layers, with scales in the weights of later layers.
+
+    Args:
+        folder: An empty folder.
+        source: The folder of the dense model.
+        model: The dense model.
+        kept: The layers of the pruned model.
+        scales: The factors of the cuts of the mask.
+
+    Returns:
+        What was written, and the names of its changed tensors.
+    """
+    from raysearch.models.scaled_weights import with_folded_scales  # imports torch
+
+    scratch = folder / ".scaled"
+    scaled = with_folded_scales(model, source, kept.mask, scales, scratch)
+    checkpoint = write_files(folder, source, kept, model.trust_remote_code, with_values=scaled)
+    shutil.rmtree(scratch)
+    changed = [
+        tensor.name for tensor in checkpoint.tensors if isinstance(tensor, FileTensor) and tensor.file.parent == scratch
+    ]
+    return checkpoint, changed
 
 
 def write_files(
@@ -341,8 +398,8 @@ def _write_documents(
         source_fields=fields_of_card(source),
         has_adapter=(folder / ADAPTER_FOLDER).is_dir(),
     )
-    documents = {"README.md": redact(card), RECORD: export_record(pruned.mask, pruned.sites, evidence)}
-    if not pruned.is_merged and not pruned.mask.halves:
+    documents = {"README.md": redact(card), RECORD: export_record(pruned.mask, pruned.sites, evidence, pruned.scales)}
+    if not pruned.is_merged and not pruned.mask.halves and not pruned.scales:
         documents["mergekit.yaml"] = redact(mergekit_yaml(pruned))
     for file, text in documents.items():
         (folder / file).write_text(text, encoding="utf-8")

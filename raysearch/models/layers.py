@@ -6,7 +6,7 @@ import contextlib
 import inspect
 import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import NoneType
 from typing import Any
 
@@ -33,6 +33,10 @@ class State:
     def clone(self) -> State:
         """Return a copy. A layer may write into its input."""
         return State(self.hidden.clone(), _cloned(self.extras) if self.extras else ())
+
+    def scaled(self, factor: float) -> State:
+        """Return the state with the hidden state multiplied by a factor."""
+        return replace(self, hidden=self.hidden * factor)
 
     @property
     def has_further_numbers(self) -> bool:

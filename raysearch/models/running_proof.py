@@ -21,7 +21,9 @@ from raysearch.checkpoints.config_rules import rules_of_place
 from raysearch.checkpoints.kept_blocks import KeptBlocks
 from raysearch.checkpoints.pruning import wrong_names
 from raysearch.checkpoints.quiet import quiet
+from raysearch.checkpoints.safetensors_file import read_header
 from raysearch.core.mask import Mask
+from raysearch.core.scale import Scale
 from raysearch.errors import UnsupportedModelError, UserError
 from raysearch.models.export_proof import CannotRunError, ExportProof
 from raysearch.models.loading import load_config, load_model, load_processor, load_tokenizer, resolve_dtype
@@ -47,6 +49,9 @@ from raysearch.text.sentences import first_line
 #: The largest difference between the checkpoint's logits and the masked model's, relative to the largest |logit|. It
 #: holds for 16 bits too, since both models compute in the same way.
 _LARGEST_GAP = 1e-5
+#: The same for a checkpoint whose weights hold scales: norms have an eps, and in files of 16 bits weights are rounded.
+_LARGEST_GAP_OF_SCALES = 1e-3
+_LARGEST_GAP_OF_ROUNDED_SCALES = 5e-2
 
 _PICTURE_SHAPE = (56, 84)  # height x width, in pixels; a processor scales it as the model needs
 
@@ -90,7 +95,9 @@ class _Outputs:
         return cls(logits, [handed[layer] for layer in layers])
 
 
-def prove_by_running(folder: Path, model: LocatedModel, mask: Mask, prompt: str | None) -> ExportProof:
+def prove_by_running(
+    folder: Path, model: LocatedModel, mask: Mask, prompt: str | None, scales: Sequence[Scale] = ()
+) -> ExportProof:
     """Compare an exported checkpoint, loaded by plain transformers, with the masked dense model. Both run on the CPU.
 
     Args:
@@ -98,6 +105,7 @@ def prove_by_running(folder: Path, model: LocatedModel, mask: Mask, prompt: str 
         model: The dense model.
         mask: The removed parts.
         prompt: A text that both models continue greedily, as a spot check; None for no check.
+        scales: The factors of the cuts of the mask, which the checkpoint's weights hold; none if it is not repaired.
 
     Returns:
         What was compared.
@@ -109,7 +117,7 @@ def prove_by_running(folder: Path, model: LocatedModel, mask: Mask, prompt: str 
     """
     tokenizer = _tokenizer(model, prompt)
     image, why_no_image = _image_probe(model)
-    masked = _run_masked(model, mask, tokenizer, prompt, image)  # the dense model is freed before the next line
+    masked = _run_masked(model, mask, scales, tokenizer, prompt, image)  # the dense model is freed before the next line
     why_no_image = why_no_image or masked.why_not_run
     kind = masked.config.model_type
     # The code of a checkpoint whose layers lack a half is raysearch's.
@@ -118,6 +126,7 @@ def prove_by_running(folder: Path, model: LocatedModel, mask: Mask, prompt: str 
     reloaded = _reload(exported, masked)
     places = rules_of_place(masked.config.get_text_config(), reloaded.config.get_text_config())
     stack = LayerStack(reloaded)
+    largest_gap = _largest_gap(folder) if scales else _LARGEST_GAP
     gaps = []
     for probe, old in ((None, masked.on_tokens), (image, masked.on_image)):
         if old is None:
@@ -125,7 +134,12 @@ def prove_by_running(folder: Path, model: LocatedModel, mask: Mask, prompt: str 
         new = _Outputs.of(reloaded, stack, range(len(masked.kept)), probe)
         on_image = "" if probe is None else " on an image"
         gap = relative_gap(new.logits, old.logits)
-        if not gap <= _LARGEST_GAP:
+        if scales and not gap <= largest_gap:
+            raise UnsupportedModelError(
+                f"{kind} cannot be exported with repair=scale: the reloaded checkpoint's logits{on_image} differ by "
+                f"{gap:.1e} of the largest from those of the scaled model without {mask}; search with repair=none"
+            )
+        if not gap <= largest_gap:
             raise UnsupportedModelError(
                 f"{kind} cannot be exported without {mask}: the reloaded checkpoint's logits{on_image} differ by "
                 f"{gap:.1e} of the largest, since its layers depend on their places{places}; choose another mask or "
@@ -156,6 +170,12 @@ def prove_by_running(folder: Path, model: LocatedModel, mask: Mask, prompt: str 
         before=masked.before,
         after=continuation(reloaded, tokenizer, prompt),
     )
+
+
+def _largest_gap(folder: Path) -> float:
+    """Return the largest difference that scales in the weights of a checkpoint cause."""
+    dtypes = {tensor.dtype for file in folder.glob("*.safetensors") for tensor in read_header(file)[1]}
+    return _LARGEST_GAP_OF_ROUNDED_SCALES if dtypes & {"BF16", "F16"} else _LARGEST_GAP_OF_SCALES
 
 
 def _tokenizer(model: LocatedModel, prompt: str | None) -> PreTrainedTokenizerBase | None:
@@ -207,10 +227,10 @@ def _picture() -> npt.NDArray[np.uint8]:
     return np.stack([255 * down // height, 255 * across // width, 3 * (down + across) % 256], axis=-1).astype(np.uint8)
 
 
-def _outputs_on_tokens(stack: LayerStack, mask: Mask, is_quantised: bool) -> _Outputs:
+def _outputs_on_tokens(stack: LayerStack, mask: Mask, scales: Sequence[Scale], is_quantised: bool) -> _Outputs:
     """Return what the dense model computes on tokens without a mask's layers."""
     kept = KeptBlocks.without(mask, stack.sites)
-    with stack.bypassed(mask) as masked:
+    with stack.bypassed(mask, scales) as masked:
         try:
             # The layer of an attention is handed the masks and positions that it reads.
             return _Outputs.of(masked, stack, kept.layers_of("attention"), None)
@@ -226,6 +246,7 @@ def _outputs_on_tokens(stack: LayerStack, mask: Mask, is_quantised: bool) -> _Ou
 def _run_masked(
     model: LocatedModel,
     mask: Mask,
+    scales: Sequence[Scale],
     tokenizer: PreTrainedTokenizerBase | None,
     prompt: str | None,
     image: Batch | None,
@@ -234,7 +255,7 @@ def _run_masked(
     quantisation = quantisation_of(load_config(model))
     try:
         stack = LayerStack(load_model(model))
-        on_tokens = _outputs_on_tokens(stack, mask, is_quantised=quantisation is not None)
+        on_tokens = _outputs_on_tokens(stack, mask, scales, is_quantised=quantisation is not None)
     except UnsupportedModelError:
         raise
     except Exception as error:  # each method has its own error for a library or a GPU that is missing
@@ -250,7 +271,7 @@ def _run_masked(
     why_not_run = None
     if image is not None:
         try:
-            with stack.bypassed(mask) as masked:
+            with stack.bypassed(mask, scales) as masked:
                 on_image = _Outputs.of(masked, stack, kept.layers_of("attention"), image)
         except (torch.OutOfMemoryError, MemoryError):
             raise

@@ -35,6 +35,7 @@ from transformers.cache_utils import CacheLayerMixin
 from raysearch.calibration.batch import Inputs, RowImages
 from raysearch.calibration.objectives.base import by_chunk, log_prob, to_device
 from raysearch.core.mask import OTHER_PART, Mask
+from raysearch.core.scale import Scale, factors_of
 from raysearch.core.site import Run, Sites
 from raysearch.errors import UnsupportedModelError, UserError
 from raysearch.models.fused_head import FusedHead, find_fused_head
@@ -266,20 +267,23 @@ class LayerStack:
         """
         return self.sites_with_halves if any(mask.halves for mask in masks) else self.sites
 
-    def walk(self, captured: Captured, mask: Mask) -> Tensor:
+    def walk(self, captured: Captured, mask: Mask, scales: Iterable[Scale] = ()) -> Tensor:
         """Run the layers and halves that a mask keeps.
 
         Args:
             captured: The input of the layers.
             mask: The removed layers and halves.
+            scales: The factors of the cuts of the mask; none for a mask that is not repaired.
 
         Returns:
             The hidden state that leaves the last of them, [B, T, d], or [B, T, streams, d].
         """
         state = captured.embedded
+        factors = factors_of(scales)
         with self.compiling():
             for run in self.sites.runs(mask):
-                state = self.run(run, state, captured)
+                before = state.scaled(factors[run.layer]) if run.layer in factors else state
+                state = self.run(run, before, captured)
         return state.hidden
 
     def last_state(self, output: Any) -> State:
@@ -361,13 +365,23 @@ class LayerStack:
         return find_fused_head(self.model, self, self._conventions[-1].token_shape)
 
     @contextlib.contextmanager
-    def bypassed(self, mask: Mask) -> Iterator[PreTrainedModel]:
+    def bypassed(self, mask: Mask, scales: Iterable[Scale] = ()) -> Iterator[PreTrainedModel]:
         """Let the model itself, with or without a KV cache, behave as if the mask's layers and halves were deleted.
+
+        Args:
+            mask: The removed layers and halves.
+            scales: The factors of the cuts of the mask; none for a mask that is not repaired.
+
+        Yields:
+            The model.
 
         Raises:
             UnsupportedModelError: The mask has halves, and the layers have none.
         """
         with contextlib.ExitStack() as stack:
+            for layer, factor in factors_of(scales).items():
+                scale = functools.partial(_scale_input, factor)
+                stack.callback(self.layers[layer].register_forward_pre_hook(scale, with_kwargs=True).remove)
             for layer, part in mask.halves:
                 stack.enter_context(self.halves[layer].alone(OTHER_PART[part]))
                 if part == "attention":
@@ -429,6 +443,15 @@ class LayerStack:
         for layer in layers:
             stand_ins[self.layers[layer]] = self._conventions[layer].stand_in(functools.partial(compute, layer))
         return replaced(stand_ins)
+
+
+def _scale_input(
+    factor: float, block: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Return the arguments of a layer, with the hidden state multiplied by a factor."""
+    if args:
+        return (args[0] * factor, *args[1:]), kwargs
+    return args, {**kwargs, "hidden_states": kwargs["hidden_states"] * factor}
 
 
 def _skip(layer: int, hidden: Tensor, call: LayerCall) -> Tensor:

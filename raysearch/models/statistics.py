@@ -52,6 +52,8 @@ def measure(
             rows = [angular_distance(stack, batch, _last_token(batch), halves) for batch in batches]
         case Statistic.ANGULAR_DISTANCE_ALL:
             rows = [angular_distance(stack, batch, _real_tokens(batch), halves) for batch in batches]
+        case Statistic.NORM_RATIO:
+            rows = [norm_ratio(stack, batch, halves) for batch in batches]
         case Statistic.GATE_GRADIENTS:
             rows = [gate_gradients(stack, batch, objective, halves) for batch in batches]
         case Statistic.MAGNITUDE_L1:
@@ -112,6 +114,31 @@ def angular_distance(stack: LayerStack, batch: Batch, tokens: Tensor, halves: bo
         angles = (vectors @ vectors.mT).clamp(-1, 1).arccos() / torch.pi
         totals.index_add_(0, rows.cpu(), angles.cpu())
     totals.diagonal(dim1=1, dim2=2).zero_()  # arccos would magnify rounding errors where the cosine is 1
+    return _by_sample(batch, totals) / _by_sample(batch, tokens.sum(1)[:, None, None])
+
+
+def norm_ratio(stack: LayerStack, batch: Batch, halves: bool = False) -> Tensor:
+    """Return |h_b| / |h_a| at all depths a and b, the mean over each sample's tokens: float64 [B, N + 1, N + 1].
+
+    With halves, there are 2 N + 1 depths. The vector of a token has all streams of its hidden state.
+
+    Args:
+        stack: The layers of the dense model.
+        batch: The samples.
+        halves: Whether the depths are also those between the halves of layers.
+
+    Returns:
+        The statistic, on the CPU.
+    """
+    states = _hidden_states(stack, batch, halves)
+    tokens = _real_tokens(batch)
+    norms = torch.stack([state.flatten(2).double().norm(dim=-1).cpu() for state in states], dim=-1)  # [R, T, N + 1]
+    totals = torch.stack(
+        [
+            (norms_of_row[real, None, :] / norms_of_row[real, :, None]).sum(0)
+            for norms_of_row, real in zip(norms, tokens, strict=True)
+        ]
+    )
     return _by_sample(batch, totals) / _by_sample(batch, tokens.sum(1)[:, None, None])
 
 

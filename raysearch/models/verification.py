@@ -19,7 +19,7 @@ from raysearch.calibration.batch import Batch, Inputs
 from raysearch.calibration.objectives.base import log_probs, to_device
 from raysearch.calibration.packing import pack
 from raysearch.checkpoints.quiet import quiet
-from raysearch.core.mask import Mask
+from raysearch.core.mask import PARTS, Half, Mask
 from raysearch.core.site import Run
 from raysearch.errors import UnsupportedModelError, UserError
 from raysearch.models.layers import LayerCall, plain_logits
@@ -27,6 +27,8 @@ from raysearch.models.stack import LayerStack, image_tensors, predicting
 from raysearch.text.sentences import first_line
 
 _NEW_TOKENS = 24  # of a continuation
+#: The largest change of what a half adds to a state of twice the size, relative to it; the eps of norms causes some.
+_LARGEST_CHANGE = 0.1
 _PROBE_SHAPE = (2, 8)  # samples x tokens
 _MOST_HANDED_TOKENS = 8193  # a mask of as many tokens takes 64 MiB
 _PROBE_IDS = 1000  # tokens are drawn from the low ids, since high ids may be special (images …)
@@ -74,6 +76,38 @@ def verify_images(stack: LayerStack, batch: Batch) -> None:
                     f"{stack.kind} does more with images between its layers than pass the hidden state on (with {mask} "
                     f"removed the states differ by {gap:.1e}); use data of text"
                 )
+
+
+@torch.no_grad()
+def verify_scales(stack: LayerStack) -> None:
+    """Check that each half of a layer adds the same to a state of twice the size, as halves that begin with norms do.
+
+    Then the weights of later halves can hold the factors at the cuts of a mask (`raysearch.core.scale`).
+
+    Args:
+        stack: The layers of the model.
+
+    Raises:
+        UnsupportedModelError: A half adds something else, or a layer has no halves.
+    """
+    for layer, halves in enumerate(stack.find_halves()):
+        if isinstance(halves, str):
+            raise UnsupportedModelError(
+                f"{stack.kind} cannot be repaired by scales, since its layer {layer} {halves}; use repair=none"
+            )
+    captured, state = stack.random_state()
+    for half in (Half(layer, part) for layer in range(len(stack.layers)) for part in PARTS):
+        after = stack.run(Run(*half), state.clone(), captured)
+        after_doubled = stack.run(Run(*half), state.scaled(2.0), captured)
+        before = state.hidden.to(after.hidden.device).float()
+        added = after.hidden.float() - before
+        change = after_doubled.hidden.float() - before - after.hidden.float()
+        rounding = 4 * torch.finfo(state.hidden.dtype).eps * before.norm()
+        if not change.norm() <= _LARGEST_CHANGE * added.norm() + rounding:
+            raise UnsupportedModelError(
+                f"{stack.kind} cannot be repaired by scales, since {half} adds something else to a state of twice the "
+                "size, so that no weights can hold the factors; use repair=none"
+            )
 
 
 def _own_states(stack: LayerStack, batch: Batch, mask: Mask) -> Tensor:

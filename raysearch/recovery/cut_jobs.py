@@ -8,7 +8,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
@@ -26,6 +26,7 @@ from raysearch.evaluation.unit import Job
 from raysearch.models.layers import State
 from raysearch.models.output_weights import OutputWeights, find_output_weights, with_values
 from raysearch.models.stack import LayerStack, predicting
+from raysearch.models.verification import verify_scales
 from raysearch.recovery.linear_map import CutSums
 
 _ROWS_AT_ONCE = 8
@@ -82,6 +83,22 @@ class OutputsJob(Job):
 
 
 @dataclass(frozen=True)
+class ScalesJob(Job):
+    """Check whether the layers of the dense model ignore the size of the hidden state."""
+
+    @override
+    def run(self, replica: Replica) -> bool:
+        try:
+            verify_scales(replica.stack)
+        except UnsupportedModelError:
+            return False
+        return True
+
+    def __str__(self) -> str:
+        return "a hidden state of twice the size"
+
+
+@dataclass(frozen=True)
 class _CutJob(Job):
     """A job on rows at a cut.
 
@@ -123,7 +140,7 @@ class _CutJob(Job):
         """Return the state that enters a run: scaled, if a cut with a factor ends there."""
         for cut, repair in self.repairs.items():
             if cut.after == _first_half(run):
-                return _times(state, repair.scale)
+                return state.scaled(repair.scale)
         return state
 
 
@@ -201,7 +218,7 @@ class LossJob(_CutJob):
             with _with_repair(stack, self.cut, candidate):
                 for run in runs[-1:]:  # the half before the cut; none if the cut is the beginning of the model
                     after = stack.run(run, self._scaled(run, after), captured, compiled=False)
-            after = _times(after, candidate.scale)
+            after = after.scaled(candidate.scale)
             for run in runs_after:
                 after = stack.run(run, after, captured, compiled=False)
             states = predicting(after.hidden, batch.inputs).to(stack.last_device)
@@ -243,8 +260,3 @@ def _with_repair(stack: LayerStack, cut: Cut, repair: CutRepair) -> AbstractCont
         return nullcontext()
     values = {name: torch.from_numpy(values) for name, values in repair.values.items()}
     return with_values(stack.layers[cut.before.layer], values)
-
-
-def _times(state: State, scale: float) -> State:
-    """Return a state times a factor."""
-    return state if scale == 1 else replace(state, hidden=state.hidden * scale)

@@ -254,7 +254,9 @@ def recoveries_of(ledger: Ledger, model: str, masks: Iterable[Mask]) -> list[Rec
 
 
 def recoveries_of_search(ledger: Ledger, record: SearchRecord) -> list[RecoveryRecord]:
-    """Return the recoveries of a search's best masks of each size; empty if the search has not finished.
+    """Return the recoveries of a search's best masks of each size.
+
+    Empty if the search has not finished, or if its masks are repaired: other models are recovered without the repair.
 
     Args:
         ledger: The ledger.
@@ -263,7 +265,8 @@ def recoveries_of_search(ledger: Ledger, record: SearchRecord) -> list[RecoveryR
     Returns:
         The records, mask by mask.
     """
-    if (result := record.result) is None:
+    result = record.result
+    if result is None or result.settings.repair != "none":
         return []
     masks = dict.fromkeys([result.mask, *(trial.mask for trial in result.path)])
     return recoveries_of(ledger, result.fingerprints["model"], masks)

@@ -44,7 +44,7 @@ from raysearch.models.output_weights import OutputWeights
 from raysearch.models.spec import ModelInfo
 from raysearch.models.verification import tolerance
 from raysearch.recovery.checkpoint import CHANGED
-from raysearch.recovery.cut_jobs import CutRepair, LossJob, OutputsJob, Row, SumsJob
+from raysearch.recovery.cut_jobs import CutRepair, LossJob, OutputsJob, Row, ScalesJob, SumsJob
 from raysearch.recovery.linear_map import CutSums, LinearMap, solve, solve_constant
 from raysearch.recovery.progress import run_jobs
 from raysearch.recovery.recovery_record import RepairedCut, Training
@@ -208,6 +208,12 @@ class _Repair:
             outputs |= outputs_of_job
         return outputs
 
+    @cached_property
+    def ignores_size(self) -> bool:
+        """Whether the layers ignore the size of the hidden state, so that a scale can be merged into weights."""
+        ((_, ignores_size),) = run_jobs([ScalesJob()], self.replicas, "scales", self.on_progress)
+        return bool(ignores_size)
+
     def repaired(self, cut: Cut, repairs: Mapping[Cut, CutRepair]) -> _RepairedCut:
         """Return the repair of a cut: the one of an earlier process, or one that is found now.
 
@@ -232,23 +238,25 @@ class _Repair:
 
     def _find(self, cut: Cut, repairs: Mapping[Cut, CutRepair]) -> _RepairedCut:
         """Try what may repair a cut, and return what lowers the loss on the held-out rows."""
-        not_tried = self._why_no_map(cut)
+        no_map = self._why_no_map(cut)
+        no_scale = self._why_no_scale(cut)
         fitted = self._sums(cut, repairs, "fitted", self.fitted)
         held_out = self._sums(cut, repairs, "held-out", self.held_out)
         maps = []
-        if cut.before is not None and not not_tried:
+        if cut.before is not None and not no_map:
             maps = self._maps(self.outputs[cut.before], fitted, held_out)
         candidates = [CutRepair(), *(self._merged(cut, linear_map) for linear_map, _ in maps)]
         losses = self._losses(cut, repairs, candidates)
         best = _best(losses)
         chosen = candidates[best]
         chosen_losses = losses[best]
+        not_tried = "; ".join(filter(None, [no_map, no_scale]))
         record = RepairedCut(str(cut), self._per_token(losses[0]), self._per_token(chosen_losses), not_tried=not_tried)
         if best > 0:
             linear_map, ridge = maps[best - 1]
             explained = None if ridge is None else 1 - held_out.error(linear_map)
             record = replace(record, ridge=ridge, explained=explained, has_bias=bool(linear_map.constant.any()))
-        if "scale" in self.options.repairs and cut.after is not None:
+        if "scale" in self.options.repairs and not no_scale:
             growth = fitted.mean_growth
             candidates = [chosen, *(replace(chosen, scale=scale) for scale in (growth, growth**2))]
             losses = np.vstack([chosen_losses, self._losses(cut, repairs, candidates[1:])])
@@ -258,12 +266,18 @@ class _Repair:
         return _RepairedCut(chosen, record)
 
     def _why_no_map(self, cut: Cut) -> str:
-        """Return why no map is tried at a cut; empty if one is."""
+        """Return why no matrix and no constant can be tried at a cut; empty if they can."""
         if cut.before is None:
-            return "no layer stays before it, so only a scale was tried"
+            return "no layer stays before it to hold a map"
         if not self.outputs[cut.before].can_be_mapped:
-            return f"a norm follows the projection of {cut.before}, so only a scale was tried"
+            return f"a norm follows the projection of {cut.before}, so no map can be merged into it"
         return ""
+
+    def _why_no_scale(self, cut: Cut) -> str:
+        """Return why no scale can be tried at a cut; empty if one can."""
+        if cut.after is None:
+            return "the norm after it ignores a scale"
+        return "" if self.ignores_size else "the layers do not begin with a norm, so no weights can hold a scale"
 
     def _maps(self, outputs: OutputWeights, fitted: CutSums, held_out: CutSums) -> list[tuple[LinearMap, float | None]]:
         """Return the maps to try, each with its ridge; a constant alone has none.

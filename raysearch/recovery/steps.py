@@ -218,6 +218,7 @@ def prepare(
         UserError: See `recover_search`.
     """
     evaluation = search.evaluation
+    search.check_unrepaired("recover", "search with repair=none, and recover that")
     check_first_gpu(evaluation.model.device)
     spec.data.check()
     if plan is None:

@@ -72,7 +72,9 @@ def export_search(
     if without_adapter:
         model = _without_adapter(model)
     evidence = replace(_evidence(record, spec, trial, model), ran=ran or {})
-    exported = export_checkpoint(model, trial.mask, out, overwrite=overwrite, evidence=evidence, prompt=prompt)
+    exported = export_checkpoint(
+        model, trial.mask, out, overwrite=overwrite, evidence=evidence, prompt=prompt, scales=trial.scales
+    )
     if push is None:
         return exported
     files = {
@@ -151,10 +153,15 @@ def export_search_as_gguf(
 
     Raises:
         UserError: The search has not finished or has no such mask, it was not of a GGUF file and `source` is None, the
-            file is of another model or cannot be pruned, or the hub refuses the upload.
+            file is of another model or cannot be pruned, the masks are repaired, or the hub refuses the upload.
     """
     model = spec.evaluation.model
     trial = record.best_of_size(remove)
+    if spec.is_repaired:
+        raise UserError(
+            f"--gguf={out} keeps the bytes of all tensors, and repair={spec.evaluation.repair} changes some; export "
+            "with --out and convert that by llama.cpp's convert_hf_to_gguf.py"
+        )
     searched = model
     if without_adapter:
         model = _without_adapter(model)

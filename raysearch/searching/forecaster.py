@@ -21,6 +21,7 @@ from raysearch.calibration.objectives.base import Objective
 from raysearch.core.mask import Mask
 from raysearch.core.paths import as_folder
 from raysearch.core.problem import Problem
+from raysearch.core.scale import Repair
 from raysearch.core.site import Sites
 from raysearch.core.statistic import Statistic
 from raysearch.evaluation.costs import check_statistic, head_cost, n_units, passes
@@ -94,7 +95,9 @@ def expected_cost(spec: SearchSpec, info: ModelInfo) -> SearchForecast:
         n_trainings = spec.refiner.masks
         training_steps = spec.refiner.steps
     if spec.healer is None:
-        rounds = Forecaster().forecast(spec.searcher, problem, spec.seed, spec.evaluation.objectives)
+        rounds = Forecaster().forecast(
+            spec.searcher, problem, spec.seed, spec.evaluation.objectives, repair=spec.evaluation.repair
+        )
     else:
         rounds = _rounds_of_stages(spec, problem, spec.healer.schedule)
         n_trainings = len(spec.healer.schedule)
@@ -144,6 +147,7 @@ class Forecaster:
         seed: int,
         objectives: Sequence[Objective],
         cached: set[Mask | Statistic] | None = None,
+        repair: Repair = "none",
     ) -> list[RoundCost] | None:
         """Return the expected cost of each round, from a rehearsal with made-up scores.
 
@@ -157,6 +161,7 @@ class Forecaster:
             objectives: The objective of each calibration; calibrations are assumed to have equal numbers of samples.
             cached: The masks and statistics that the ledger will contain; those of this search are added. None for an
                 empty ledger.
+            repair: How masks are repaired before they are evaluated.
 
         Returns:
             The cost of each round; None if the rehearsal takes too long and the searcher cannot `count`.
@@ -165,7 +170,8 @@ class Forecaster:
             UserError: The searcher needs gradients that the objectives do not have.
         """
         rehearsal = self._rehearsal(searcher, problem, seed)
-        rounds = _costs(rehearsal.requests, problem.sites.layers, objectives, set() if cached is None else cached)
+        requests = rehearsal.requests if repair == "none" else [Statistic.NORM_RATIO, *rehearsal.requests]
+        rounds = _costs(requests, problem.sites.layers, objectives, set() if cached is None else cached)
         if rehearsal.is_whole:
             return rounds
         masks = searcher.count(problem)

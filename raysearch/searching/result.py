@@ -17,6 +17,7 @@ from pydantic import SerializationInfo, SerializerFunctionWrapHandler, model_ser
 from raysearch.core.json import NumberOrNan, plain
 from raysearch.core.mask import Mask
 from raysearch.core.measure import Measure, readout_text
+from raysearch.core.scale import Scale, scales_text
 from raysearch.core.site import Sites
 from raysearch.core.space import LAYERS, Space
 from raysearch.core.trial import Trial, best_by_size
@@ -237,6 +238,11 @@ class SearchResult(SearchHeader):
         return Mask.of(*self.removed)
 
     @property
+    def scales(self) -> tuple[Scale, ...]:
+        """The factors of the cuts of the mask; empty if masks are not repaired by them."""
+        return next((trial.scales for trial in self.trials if trial.mask == self.mask), ())
+
+    @property
     def n_removed(self) -> int:
         """The size of the mask, as ``remove=`` counts it."""
         return self.space.size_of(self.mask)
@@ -311,6 +317,8 @@ class SearchResult(SearchHeader):
             rows += "<tr>" + "".join(f"<td>{cell}</td>" for cell in cells) + "</tr>"
         title = f"<b>{escape(self.search_id)}</b> on {escape(self.model)}: {sentence}"
         notes = self.warnings if self.separation is None else [str(self.separation), *self.warnings]
+        if self.scales:
+            title += f"<br>Scaled at its cuts: {escape(scales_text(self.scales))}"
         title += "".join(f"<br>{escape(note)}" for note in notes)
         return f"<p>{title}</p><table><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table>"
 
@@ -321,6 +329,8 @@ class SearchResult(SearchHeader):
         if self.measure.readout is not None:
             readouts = (readout_text(self.measure, readout) for readout in (self.dense_readout, self.readout))
             parts.append(f"{self.measure.readout} {' -> '.join(readouts)}")
+        if self.scales:
+            parts.append(f"scaled at its cuts: {scales_text(self.scales)}")
         lines = [", ".join(parts)]
         if self.separation is not None:
             lines.append(str(self.separation))
@@ -333,10 +343,11 @@ class SearchResult(SearchHeader):
             return []
         below = None if self.separation is None else self.separation.below_dense
         remedy = f"measure it on other data: raysearch assess {self.search_id}{self.settings.places.ledger_option}"
-        if self.choices["objective"] != "perplexity":
+        if self.choices["objective"] != "perplexity" or self.settings.repair != "none":
             masks = f"masks=[[],[{','.join(map(str, self.removed))}]]"
+            repair = f" repair={self.settings.repair}" if self.settings.repair != "none" else ""
             model = self.settings.model_path if self.choices.get("model") == "custom" else self.model
-            remedy = f"compare perplexities: raysearch score {quote(f'model={model}')} {quote(masks)}"
+            remedy = f"compare perplexities: raysearch score {quote(f'model={model}')} {quote(masks)}{repair}"
         if below != "beyond noise":
             remedy = f"take more samples (data.samples), and {remedy}"
         significance = f", {below}" if below else ""
@@ -373,6 +384,7 @@ class SearchResult(SearchHeader):
         path = [
             {"n_removed": size, "removed": trial.mask.parts, "loss": trial.loss}
             | named_readout(self.measure, trial.loss)
+            | ({"scales": plain(trial.scales)} if trial.scales else {})
             for size, trial in self.best_by_size.items()
             if trial.loss is not None
         ]
@@ -406,11 +418,13 @@ def trials_frame(trials: Iterable[Trial], measure: Measure, space: Space = LAYER
     rows = []
     for trial in trials:
         readout = {} if trial.loss is None else named_readout(measure, trial.loss)
-        fields = {name: value for name, value in vars(trial).items() if name not in ("parts", "screened", "mask")}
+        not_plain = ("parts", "screened", "mask", "scales")
+        fields = {name: value for name, value in vars(trial).items() if name not in not_plain}
         bounds = {} if trial.screened is None else vars(trial.screened)
         row = {"mask": str(trial.mask), "n_removed": space.size_of(trial.mask), **fields, **readout}
         row |= {"screened": bool(bounds)} | {f"screened_{name}": value for name, value in bounds.items()}
         row |= {f"loss on {name}": loss for name, loss in trial.parts.items()}
+        row |= {"scales": scales_text(trial.scales)} if trial.scales else {}
         rows.append(row)
     return pd.DataFrame(rows).set_index("index")
 

@@ -11,6 +11,7 @@ from pydantic import SerializerFunctionWrapHandler, model_serializer
 
 from raysearch.core.mask import Mask
 from raysearch.core.measure import Measure
+from raysearch.core.scale import Scale
 from raysearch.errors import EvaluationError, UserError
 from raysearch.evaluation.costs import whole_passes
 from raysearch.evaluation.session import open_session
@@ -32,6 +33,7 @@ class Score:
         n_tokens: The number of scored tokens.
         n_samples: The number of samples.
         cached: Whether the loss was in the ledger.
+        scales: The factors of its cuts, if it was repaired by them.
     """
 
     mask: Mask
@@ -40,10 +42,13 @@ class Score:
     n_tokens: int
     n_samples: int
     cached: bool
+    scales: tuple[Scale, ...] = ()
 
     @model_serializer(mode="wrap")
     def _write(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
         fields: dict[str, Any] = write(self)
+        if not self.scales:
+            del fields["scales"]
         return {"removed": fields.pop("mask"), **fields, **named_readout(self.measure, self.loss)}
 
 
@@ -59,7 +64,7 @@ def score_masks(spec: EvaluationSpec, masks: Sequence[Mask], observer: Observer)
         The loss of each mask, in the order of `masks`.
 
     Raises:
-        UserError: A mask names a layer that the model does not have, or removes all.
+        UserError: A mask names a layer that the model does not have, or removes all, or has halves that are repaired.
         EvaluationError: A mask has no finite loss.
     """
     info = describe_model(spec.model, observer)
@@ -74,6 +79,11 @@ def score_masks(spec: EvaluationSpec, masks: Sequence[Mask], observer: Observer)
             )
         if len(mask.layers) > last:
             raise UserError(f"masks=[…,{text},…] removes every layer of {name}; keep at least one")
+        if mask.halves and spec.repair != "none":
+            raise UserError(
+                f"masks=[…,{text},…] has halves of layers, and repair={spec.repair} is for whole layers; use "
+                "repair=none"
+            )
     announce_large_files(spec, observer)
     n_passes = whole_passes(spec.objectives, masks, info.sites)
     with closing(open_session(spec, info, observer.progress, n_passes=n_passes)) as session:
@@ -92,6 +102,7 @@ def score_masks(spec: EvaluationSpec, masks: Sequence[Mask], observer: Observer)
                     n_tokens=session.n_tokens,
                     n_samples=session.n_samples,
                     cached=evaluation.cached,
+                    scales=evaluation.scales,
                 )
             )
         return scores

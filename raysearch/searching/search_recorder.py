@@ -133,14 +133,17 @@ class SearchRecorder(Oracle):
     @override
     def measure(self, statistic: Statistic) -> NDArray[np.float64]:
         with self._answering():
-            naive = statistic.passes * self.problem.sites.total_cost
-            before = self.evaluator.meter.layer_forwards
-            self.naive_layer_forwards += naive
-            self.statistics.append(statistic)
-            values = self.evaluator.measure(statistic)
-            if self.evaluator.meter.layer_forwards > before:
-                self.naive_computed += naive
-            return values
+            return self._measure(statistic)
+
+    def _measure(self, statistic: Statistic) -> NDArray[np.float64]:
+        naive = statistic.passes * self.problem.sites.total_cost
+        before = self.evaluator.meter.layer_forwards
+        self.naive_layer_forwards += naive
+        self.statistics.append(statistic)
+        values = self.evaluator.measure(statistic)
+        if self.evaluator.meter.layer_forwards > before:
+            self.naive_computed += naive
+        return values
 
     @override
     def note(self, remark: Remark) -> None:
@@ -156,6 +159,8 @@ class SearchRecorder(Oracle):
     @override
     def evaluate(self, proposed: Round) -> Scores:
         with self._answering():
+            if self.evaluator.repairs and not self.rounds:
+                self._measure(Statistic.NORM_RATIO)  # the factors of all cuts
             return self._evaluate(proposed)
 
     def _evaluate(self, proposed: Round) -> Scores:
@@ -241,6 +246,7 @@ class SearchRecorder(Oracle):
             cached=evaluation.cached,
             screened=evaluation.screened,
             parts={name: loss for name, loss in parts if loss is not None},
+            scales=evaluation.scales,
         )
         self.trials.append(trial)
         self.observer.on_event(TrialScored(trial))

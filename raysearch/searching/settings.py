@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from raysearch.core.paths import option_for
+from raysearch.core.scale import Repair
 from raysearch.core.space import LAYERS, SPACES, Space
 
 
@@ -112,6 +113,12 @@ class SearchSettings:
     def space(self) -> Space:
         """What could be removed."""
         return SPACES[self.config.get("space", LAYERS.name)]
+
+    @property
+    def repair(self) -> Repair:
+        """How masks were repaired before they were evaluated."""
+        repair: Repair = self.config.get("repair", "none")
+        return repair
 
     @property
     def protect(self) -> Sequence[int | str]:

@@ -186,6 +186,8 @@ class SearchSpec:
                 f"remove={self.remove} needs a searcher that finds the best mask of every size on its way, and "
                 f"searcher={self.searcher_name} does not; use greedy or beam, or a study with study.grid.remove=[1,2,3]"
             )
+        if self.is_repaired:
+            self._check_repair()
         if self.refiner is not None:
             if self.remove == AUTO:
                 raise UserError(
@@ -228,6 +230,16 @@ class SearchSpec:
                 f"recovered model does not have; use an objective such as perplexity, or {without_recovery}"
             )
 
+    def _check_repair(self) -> None:
+        """Refuse what does not know masks that are repaired before they are evaluated."""
+        repair = f"repair={self.evaluation.repair}"
+        if self.space is not LAYERS:
+            raise UserError(f"{repair} is for whole layers, not for space={self.space.name}; use space=layers")
+        if self.refiner is not None:
+            raise UserError(f"{repair} and refine=recover both change what stays; use one of them")
+        if self.healer is not None:
+            raise UserError(f"{repair} and heal=recover both change what stays; use one of them")
+
     def _check_serve(self) -> None:
         """Refuse options that a runtime would ignore, and servers that are up, which have one mask alone."""
         runtime = f"speed.serve={self.speed.serve}"
@@ -244,6 +256,24 @@ class SearchSpec:
                     f"speed.{name}={value} is for transformers, and {runtime} is measured by the options of serve; use "
                     f"serve.{name}={value}"
                 )
+
+    def check_unrepaired(self, command: str, remedy: str) -> None:
+        """Refuse a command that does not know masks that are repaired before they are evaluated.
+
+        Args:
+            command: The name of the command.
+            remedy: What to do instead, as a clause.
+
+        Raises:
+            UserError: The masks of the search are repaired.
+        """
+        if self.is_repaired:
+            raise UserError(f"{command} does not take masks of a search with repair={self.evaluation.repair}; {remedy}")
+
+    @property
+    def is_repaired(self) -> bool:
+        """Whether masks are repaired before they are evaluated."""
+        return self.evaluation.repair != "none"
 
     @property
     def settings(self) -> SearchSettings:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from raysearch.assessment.assess import assess_masks, check_tasks, plan_assessment
+from raysearch.assessment.assess import UNREPAIRED_REMEDY, assess_masks, check_tasks, plan_assessment
 from raysearch.assessment.context import AssessmentPlan
 from raysearch.assessment.spec import AssessSpec
 from raysearch.assessment.tracked_assessments import record_assessments
@@ -84,7 +84,10 @@ def assess_study(
         raise UserError(f"STUDY={study.study_id} has found no mask yet; run the same raysearch study command first")
     plans = {}
     for model, model_records in by_model.items():
-        evaluations = [build_search(record.config).evaluation for record in model_records]
+        searches = [build_search(record.config) for record in model_records]
+        for search in searches:
+            search.check_unrepaired("assess", UNREPAIRED_REMEDY)
+        evaluations = [search.evaluation for search in searches]
         first = evaluations[0]
         calibrations = [calibration for evaluation in evaluations for calibration in evaluation.calibrations]
         searched = replace(first, calibrations=calibrations, weighting=None)

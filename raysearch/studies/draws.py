@@ -18,6 +18,7 @@ import numpy.typing as npt
 
 from raysearch.calibration.calibration import Calibration
 from raysearch.core.mask import Mask
+from raysearch.core.scale import Repair
 from raysearch.evaluation.costs import head_cost
 from raysearch.evaluation.evaluator import Evaluator
 from raysearch.evaluation.pool import Pool
@@ -59,11 +60,16 @@ class Draws:
 
 
 def draws_of(group: ModelGroup) -> list[Draws]:
-    """Return the calibrations of a model that have several draws; weighted calibrations are left out."""
-    by_label: dict[str, Draws] = {}
+    """Return the calibrations of a model that have several draws; weighted calibrations are left out.
+
+    Masks that are repaired before they are evaluated have draws of their own.
+    """
+    by_label: dict[tuple[str, Repair], Draws] = {}
     for number, cell in group.cells.items():
-        if cell.search.evaluation.weighting is None:
-            draws = by_label.setdefault(cell.calibration, Draws(cell.calibration, {}, {}))
+        evaluation = cell.search.evaluation
+        if evaluation.weighting is None:
+            key = cell.calibration, evaluation.repair
+            draws = by_label.setdefault(key, Draws(cell.calibration, {}, {}))
             draws.samples[cell.draw] = group.prepared_for(cell).calibrations[0]
             draws.places[number] = cell.draw
     return [draws for draws in by_label.values() if len(draws.samples) > 1]

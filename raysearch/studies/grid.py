@@ -23,8 +23,8 @@ from raysearch.text.sentences import did_you_mean
 
 #: The columns of a table of searches. Any other axis is a part of the calibration's label.
 _DIMENSIONS = ("model", "calibration", "searcher", "remove", "seed", "draw")
-#: Other spaces are compared as other searchers are, at the same M.
-_SPACE = "space"
+#: Other spaces and repairs are compared as other searchers are, at the same M.
+_AS_SEARCHERS = ("space", "repair")
 #: Other samples of the same calibration are another draw of it, not another calibration.
 _DRAW = "draw"
 _DRAW_KEY = "data.seed"
@@ -86,7 +86,7 @@ def combinations_of(
 
 def _shown(axis: str, label: str, values: Any) -> str:
     """Return a label as it is shown next to those of other axes: ``samples=8`` if the user gave the value no label."""
-    is_option = ("." in axis or axis == "target") and axis != _DRAW_KEY and isinstance(values, list)
+    is_option = ("." in axis or axis in ("target", "repair")) and axis != _DRAW_KEY and isinstance(values, list)
     return f"{axis.rpartition('.')[2]}={label}" if is_option else label
 
 
@@ -158,7 +158,7 @@ def _closes(words: str) -> bool:
 
 
 def _dimension(axis: str) -> str:
-    if axis == _SPACE:
+    if axis in _AS_SEARCHERS:
         return "searcher"
     group = _DRAW if axis == _DRAW_KEY else axis.partition(".")[0]
     return group if group in _DIMENSIONS else "calibration"

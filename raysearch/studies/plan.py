@@ -115,8 +115,11 @@ def plan_study(spec: StudySpec, observer: Observer | None = None, *, with_time: 
         search = cell.search
         evaluation = search.evaluation
         args = search.searcher, search.problem(describe(evaluation.model)), search.seed, evaluation.objectives
-        costs = forecaster.forecast(*args)
-        added_costs = None if costs is None else forecaster.forecast(*args, _recorded_before(evaluation, simulated))
+        costs = forecaster.forecast(*args, repair=evaluation.repair)
+        added_costs = None
+        if costs is not None:
+            recorded = _recorded_before(evaluation, simulated)
+            added_costs = forecaster.forecast(*args, recorded, evaluation.repair)
         if costs is None or added_costs is None:
             unpredictable.append(cell)
             continue

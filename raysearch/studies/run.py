@@ -96,7 +96,7 @@ def _warn(
             notes += notes_on(draws)
     for plan in plans:
         notes += plan.notes
-    for note in notes:
+    for note in dict.fromkeys(notes):
         observer.warn(note)
     calibrations = [calibration for model_group in model_groups for calibration in model_group.prepared.calibrations]
     calibrations += [calibration for plan in plans for calibration in plan.calibrations]

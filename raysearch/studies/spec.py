@@ -163,6 +163,9 @@ class StudySpec:
         words: The arguments of the command ``raysearch study``, without secrets.
         notes: Notes on the searches for the user.
         recoveries: The recovery methods by which each mask is trained, by their labels.
+
+    Raises:
+        UserError: Masks are repaired before they are evaluated, and an assessment or a recovery does not take them.
     """
 
     options: StudyOptions
@@ -174,6 +177,15 @@ class StudySpec:
     notes: Sequence[str] = ()
     recoveries: Mapping[str, RecoverySpec] = field(default_factory=dict)
 
+    def __post_init__(self) -> None:
+        repaired = [cell.search.evaluation.repair for cell in self.cells if cell.search.evaluation.repair != "none"]
+        if repaired and (self.assess is not None or self.recoveries):
+            option = "study.recover" if self.assess is None else "assess"
+            raise UserError(
+                f"{option} does not take masks of searches with repair={repaired[0]}; leave it out, or put them in a "
+                "study of their own"
+            )
+
     @property
     def study_id(self) -> str:
         """The study's id. It depends on the searches and their budget, not on where and how they run."""
@@ -181,8 +193,9 @@ class StudySpec:
         ignored = ("store", "ledger", "cluster", "tracking", *recoveries, "choices")  # choices only name other values
         searches = []
         for cell in self.cells:
-            unset = () if cell.search.target else ("target",)
-            config = {key: value for key, value in cell.search.config.items() if key not in (*ignored, *unset)}
+            search = cell.search
+            unset = [key for key, is_set in (("target", search.target), ("repair", search.is_repaired)) if not is_set]
+            config = {key: value for key, value in search.config.items() if key not in (*ignored, *unset)}
             searches.append([cell.labels, config])
         return f"{self.options.name}-{digest([searches, self.options.stop.limits], 8)}"
 

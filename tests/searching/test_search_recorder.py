@@ -52,7 +52,9 @@ def slow_recorder(answering_s=0.0):
         time.sleep(answering_s)
         return {mask: Evaluation(Loss(abs(3 - sum(mask)) + 0.5), cached=False) for mask in proposed.masks}
 
-    evaluator: Any = SimpleNamespace(evaluate=evaluate, measure=measure, meter=Meter(), pool_stats=PoolStats())
+    evaluator: Any = SimpleNamespace(
+        evaluate=evaluate, measure=measure, meter=Meter(), pool_stats=PoolStats(), repairs=False
+    )
     return SearchRecorder(Problem.create(4, 1), evaluator, Observer(), time.perf_counter())
 
 

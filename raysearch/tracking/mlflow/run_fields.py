@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from raysearch.core.measure import Measure
 from raysearch.core.problem import AUTO
+from raysearch.core.scale import scales_text
 from raysearch.core.space import Space
 from raysearch.core.trial import Trial
 from raysearch.searching.events import RecoveryHeader
@@ -323,6 +324,8 @@ def result_tags(result: SearchResult) -> dict[str, str]:
         "mlflow.note.content": note,
         "raysearch.complete": str(result.complete).lower(),
     }
+    if result.scales:
+        tags["raysearch.scales"] = scales_text(result.scales)
     if result.removal_order is not None:
         tags["raysearch.removal_order"] = json.dumps(list(result.removal_order))
     tags |= {key_of(f"raysearch.remark.{key}"): text for key, text in result.remarks.items() if isinstance(text, str)}
