@@ -94,7 +94,7 @@ class EvaluationSpec:
 
     @property
     def repair(self) -> Repair:
-        """How masks are repaired before they are evaluated."""
+        """How masks are repaired before they are evaluated, by the first calibration."""
         return self.calibrations[0].repair if self.calibrations else "none"
 
     def repaired(self, repair: Repair) -> EvaluationSpec:
