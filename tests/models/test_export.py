@@ -85,7 +85,8 @@ def test_decoders_with_their_own_key_for_the_number_of_layers_are_exported(tmp_p
 def test_states_of_several_streams_and_what_layers_pass_on_are_exported(tmp_path: Path) -> None:
     def check(family: str) -> None:
         report = exported(dense(family, tmp_path / family), Mask.of(1), tmp_path / family / "pruned")
-        assert report.max_logit_difference < 1e-6, "other kernels round otherwise"
+        assert report.max_logit_difference is not None
+        assert report.max_logit_difference < 1e-6, "kernels of some processors round otherwise"
         assert report.n_layers == N_LAYERS - 1
 
     assert_each(STREAMS | PASSING, check)
