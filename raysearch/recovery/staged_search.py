@@ -31,7 +31,13 @@ from raysearch.recovery.progress import timed
 from raysearch.recovery.prompts import draw_prompts
 from raysearch.recovery.recover import assess_models
 from raysearch.recovery.recovered_losses import data_for, recovered_losses, replicas_of
-from raysearch.recovery.recovery_record import RecoveryRecord, Training, side_by_side, write_recovery
+from raysearch.recovery.recovery_record import (
+    RecoveryRecord,
+    RepairedCut,
+    Training,
+    side_by_side,
+    write_recovery,
+)
 from raysearch.recovery.spec import RecoverySpec
 from raysearch.recovery.stage_record import StageRecord, read_stage, write_stage
 from raysearch.recovery.steps import (
@@ -368,11 +374,13 @@ def joined(trainings: Sequence[Training]) -> Training:
         trainings: The trainings, in order; at least one.
 
     Returns:
-        The losses of all steps. Parameters and best step are those of the last training.
+        The losses of all steps, and all repaired cuts. Parameters and best step are those of the last training.
     """
     points: list[LossPoint] = []
+    cuts: list[RepairedCut] = []
     steps = tokens = 0
-    for training in trainings:
+    for number, training in enumerate(trainings, start=1):
+        cuts += [replace(cut, cut=f"{cut.cut} of the model of stage {number}") for cut in training.cuts]
         points += [replace(point, step=steps + point.step, tokens=tokens + point.tokens) for point in training.points]
         steps += training.steps
         tokens += training.tokens
@@ -384,4 +392,5 @@ def joined(trainings: Sequence[Training]) -> Training:
         best_step=steps - last.steps + last.best_step,
         tokens=tokens,
         seconds=sum(training.seconds for training in trainings),
+        cuts=tuple(cuts),
     )

@@ -87,6 +87,28 @@ def without_times(staged_result: dict[str, Any]) -> dict[str, Any]:
     return {**staged_result, "stages": stages}
 
 
+def test_stages_may_repair_in_closed_form_instead_of_training(
+    run: Run, world: World, other_text: Path, cwd: Path
+) -> None:
+    data = f"data=file data.path={world.text} data.part=all data.seq_len=16 data.samples=64 recovery.max_tokens=48"
+    text = f"'assess.texts.mine=data=file data.path={other_text} data.sampling=sequential'"
+    assess = f"assess=none {text} assess.limit=2 assess.seq_len=16"
+    recover_with = f"recovery=closed_form recovery.held_out=0.5 {data} {assess}"
+    overrides = [
+        *world.search(remove=3),
+        "schedule=[1,2]",
+        "heal=recover",
+        f"heal.recover_with={json.dumps(recover_with)}",
+    ]
+    result = done(run, "search", *overrides)
+    (recovery,) = raysearch.open().search().recoveries()
+    assert len(recovery.training.cuts) >= 2
+    assert all("of the model of stage" in cut.cut for cut in recovery.training.cuts)
+    model = final_folder(cwd / "mlruns")
+    (scored,) = done(run, "score", *world.overrides(model=model, store="other"), "masks=[[]]")
+    assert result["staged"]["stages"][-1]["recovered_loss"] == pytest.approx(scored["loss"], rel=1e-6)
+
+
 def test_each_stage_searches_and_recovers_the_model_of_the_stage_before(
     run: Run, command: list[str], staged: Path, world: World, recover_with: list[str], cwd: Path
 ) -> None:
