@@ -61,8 +61,8 @@ from raysearch.tracking.options import TrackingOptions
 Config = TypeVar("Config")
 
 _SEED_RANGE = 1_000_000  # each set of samples of a study adds a number below this to the searcher's seed
-#: The sections added since the ledger's format 7; a recorded search without them has their defaults.
-_ADDED_SECTIONS = {"budget", "speed", "serve", "refine", "heal"}
+#: The keys added since the ledger's format 7; a recorded search without them has their defaults.
+_ADDED_KEYS = {"budget", "speed", "serve", "refine", "schedule", "heal"}
 #: The keys of a search that only a search which is resumed needs.
 _KEYS_TO_RESUME = ("refine", "schedule", "heal", "tracking")
 
@@ -111,7 +111,7 @@ def recorded_search(config: Mapping[str, Any], *, goes_on: bool = False) -> Sear
     Raises:
         UserError: Another version of raysearch recorded the search.
     """
-    if added := _ADDED_SECTIONS - config.keys():
+    if added := _ADDED_KEYS - config.keys():
         config = {**config, **{name: value for name, value in compose("search", []).items() if name in added}}
     required = {field.name for field in dataclasses.fields(SearchConfig) if field.default is dataclasses.MISSING}
     if missing := sorted(required - config.keys()):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -92,6 +92,15 @@ def test_a_search_that_another_version_recorded_is_refused_in_a_sentence(sentenc
     del config["screening"]
     with sentences.refused(UserError):
         build.recorded_search(config)
+
+
+def test_searches_that_were_recorded_without_later_keys_are_read() -> None:
+    config = compose("search", [])
+    for key in ("space", "repair", "budget", "speed", "serve", "refine", "schedule", "heal"):
+        del config[key]
+    for goes_on in (False, True):
+        recorded = build.recorded_search(config, goes_on=goes_on)
+        assert replace(recorded, config={}) == replace(build.search_spec([]), config={})
 
 
 def test_a_key_with_a_default_may_be_missing_in_a_recorded_search(monkeypatch: pytest.MonkeyPatch) -> None:
