@@ -24,7 +24,7 @@ HERE = Path(__file__).parent
 SEARCHERS = {
     "greedy": ["searcher=greedy", "screening=confident"],
     "block_influence": ["searcher=block_influence"],
-    "random": ["searcher=random", "searcher.budget=1"],
+    "random": ["searcher=random", "searcher.k=1"],
 }
 #: The overrides of each repair.
 REPAIRS = {

@@ -44,4 +44,4 @@ def run_jobs(
     for n_done, job_and_result in done_jobs(jobs, replicas):
         yield job_and_result
         time_left = remaining(time.monotonic() - started, n_done, n_jobs)
-        on_progress(f"{title} of the teacher: {n_done} of {n_jobs} jobs, {time_left} left")
+        on_progress(f"{title}: {n_done} of {n_jobs} jobs, {time_left} left")

@@ -192,26 +192,37 @@ class _Repair:
             if layer is not None
         }
 
-    def tensors(self, half: Half) -> dict[str, Tensor]:
-        """Return the output weights of a half in the pruned model, by name within the layer."""
+    def tensors(self, half: Half, outputs: OutputWeights) -> dict[str, Tensor]:
+        """Return the output weights of a half in the pruned model, by name within the layer.
+
+        Args:
+            half: The half.
+            outputs: Its output weights in the dense model.
+
+        Returns:
+            The values.
+        """
         layer = self.pruned.get_submodule(self._block_names[half])
-        return {weight.name: layer.get_parameter(weight.name).data for weight in self.outputs[half].weights}
+        return {weight.name: layer.get_parameter(weight.name).data for weight in outputs.weights}
 
     @cached_property
     def outputs(self) -> dict[Half, OutputWeights]:
-        """The output weights of each half that stays."""
-        halves = [*self._block_names]
+        """The output weights of each half before a cut."""
+        return self._find_outputs([cut.before for cut in self.cuts if cut.before is not None])
+
+    def _find_outputs(self, halves: Sequence[Half]) -> dict[Half, OutputWeights]:
+        """Return the output weights of halves of the dense model."""
         starts = range(0, len(halves), _HALVES_PER_JOB)
         jobs = [OutputsJob(tuple(halves[start : start + _HALVES_PER_JOB])) for start in starts]
         outputs: dict[Half, OutputWeights] = {}
-        for _, outputs_of_job in run_jobs(jobs, self.replicas, "output weights", self.on_progress):
+        for _, outputs_of_job in run_jobs(jobs, self.replicas, "output weights of the layers", self.on_progress):
             outputs |= outputs_of_job
         return outputs
 
     @cached_property
     def ignores_size(self) -> bool:
         """Whether the layers ignore the size of the hidden state, so that a scale can be merged into weights."""
-        ((_, ignores_size),) = run_jobs([ScalesJob()], self.replicas, "scales", self.on_progress)
+        ((_, ignores_size),) = run_jobs([ScalesJob()], self.replicas, "the size of the hidden state", self.on_progress)
         return bool(ignores_size)
 
     def repaired(self, cut: Cut, repairs: Mapping[Cut, CutRepair]) -> _RepairedCut:
@@ -304,7 +315,7 @@ class _Repair:
         assert cut.before is not None, "a map needs weights before the cut"
         outputs = self.outputs[cut.before]
         matrix = torch.eye(len(linear_map.matrix), dtype=torch.float64) + torch.from_numpy(linear_map.matrix).T
-        values = outputs.mapped(self.tensors(cut.before), matrix)
+        values = outputs.mapped(self.tensors(cut.before, outputs), matrix)
         if outputs.bias is not None:
             bias = values[outputs.bias.name]
             values[outputs.bias.name] = (bias.double() + torch.from_numpy(linear_map.constant)).to(bias.dtype)
@@ -348,18 +359,23 @@ class _Repair:
         Returns:
             The output weights before the cuts, and of all halves after a scale.
         """
-        repair_before = {cut.before: repair for cut, repair in repairs.items()}
+        repair_before = {cut.before: repair for cut, repair in repairs.items() if repair.values}
         scale_at = {cut.after: repair.scale for cut, repair in repairs.items()}
-        changed: dict[str, Tensor] = {}
+        scale_of: dict[Half, float] = {}  # of the state that enters each half
         scale = 1.0
         for half in sorted(self._block_names):
             scale *= scale_at.get(half, 1.0)
-            tensors = self.tensors(half)
-            repair = repair_before.get(half, CutRepair())
-            values = {name: torch.from_numpy(value) for name, value in repair.values.items()}
-            if scale != 1:
-                plain = {name: tensor.float() for name, tensor in tensors.items()}
-                values = self.outputs[half].scaled({**plain, **values}, 1 / scale)
+            scale_of[half] = scale
+        changed_halves = [half for half, scale in scale_of.items() if scale != 1 or half in repair_before]
+        outputs_of = self._find_outputs(changed_halves)
+        changed: dict[str, Tensor] = {}
+        for half in changed_halves:
+            outputs = outputs_of[half]
+            tensors = self.tensors(half, outputs)
+            values = {name: tensor.float() for name, tensor in tensors.items()}
+            if half in repair_before:
+                values = {name: torch.from_numpy(value) for name, value in repair_before[half].values.items()}
+            values = outputs.scaled(values, 1 / scale_of[half])
             block = self._block_names[half]
             changed |= {f"{block}.{name}": value.to(tensors[name].dtype) for name, value in values.items()}
         return changed
@@ -378,7 +394,7 @@ class _Repair:
         earlier = {other: repair for other, repair in repairs.items() if other != cut}
         rows = tuple(self.held_out[:_CHECKED_ROWS])
         job = LossJob(0, rows, self.mask, cut, earlier, (repairs[cut],))
-        ((_, (walked,)),) = run_jobs([job], self.replicas, "check", self.on_progress)
+        ((_, (walked,)),) = run_jobs([job], self.replicas, "check of the repaired model", self.on_progress)
         self.pruned.load_state_dict(dict(changed), strict=False)
         own = [_loss(self.pruned, row) for row in rows]
         gap = float(np.max(np.abs(np.array(own) / walked - 1)))

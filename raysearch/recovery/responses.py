@@ -119,7 +119,7 @@ def write_answers(
         if recorded := read_assessments(ledger, model, name, [Mask()], _JobAnswers):
             answers_by_job[job] = recorded[Mask()]["answers"]
     missing = [job for job in names if job not in answers_by_job]
-    for job, new_answers in run_jobs(missing, replicas, "answers", on_progress):
+    for job, new_answers in run_jobs(missing, replicas, "answers of the teacher", on_progress):
         write_assessment(ledger, model, names[job], {Mask(): {"answers": new_answers}}, _JobAnswers)
         answers_by_job[job] = new_answers
     ordered_answers = [answer for job in jobs for answer in answers_by_job[job]]

@@ -101,7 +101,7 @@ def top_logits_of(
         part = slice(first, first + _ROWS_PER_JOB)
         jobs.append(TeacherJob(first, tuple(row.ids for row in rows[part]), tuple(starts[part]), top_k))
     missing = [job for job in jobs if not _file(folder, job).exists()]
-    for job, job_logits in run_jobs(missing, replicas, "logits", on_progress):
+    for job, job_logits in run_jobs(missing, replicas, "logits of the teacher", on_progress):
         arrays: dict[str, Any] = {}  # NumPy declares a flag among the names of arrays
         for index, row_logits in enumerate(job_logits):
             arrays |= {f"ids{index}": row_logits.ids, f"log_p{index}": row_logits.log_p}
