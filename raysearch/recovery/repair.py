@@ -278,6 +278,8 @@ class _Repair:
 
     def _why_no_map(self, cut: Cut) -> str:
         """Return why no matrix and no constant can be tried at a cut; empty if they can."""
+        if not {"linear", "bias"}.intersection(self.options.repairs):
+            return ""
         if cut.before is None:
             return "no layer stays before it to hold a map"
         if not self.outputs[cut.before].can_be_mapped:
@@ -286,6 +288,8 @@ class _Repair:
 
     def _why_no_scale(self, cut: Cut) -> str:
         """Return why no scale can be tried at a cut; empty if one can."""
+        if "scale" not in self.options.repairs:
+            return ""
         if cut.after is None:
             return "the norm after it ignores a scale"
         return "" if self.ignores_size else "the layers do not begin with a norm, so no weights can hold a scale"

@@ -232,6 +232,11 @@ def prepare(
         )
     if spec.options.loss == "hidden":
         check_cuts(record.best_of_size(remove).mask, plan.info.sites.n_layers, warn)
+    if not spec.options.trains and not record.best_of_size(remove).mask:
+        raise UserError(
+            "recovery.method=closed_form repairs the cuts of a mask, and the dense model has none; use "
+            "recovery.method=lora for this control, or study.unpruned=false in a study"
+        )
     if limit is not None and not spec.options.trains:
         raise UserError(
             f"--minutes={limit.minutes:g} is not offered with recovery.method=closed_form, which has no steps; use a "
