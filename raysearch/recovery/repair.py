@@ -16,9 +16,10 @@ Sources: ReplaceMe (arXiv 2505.02819) for the matrix; Prune&Comp (arXiv 2507.182
 
 from __future__ import annotations
 
+import math
 import shutil
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -54,7 +55,8 @@ from raysearch.recovery.training import UNFINISHED, end_training, read_training
 from raysearch.searching.events import LossPoint
 from raysearch.stats.estimates import mean
 
-_ROWS_PER_JOB = 8
+_MOST_ROWS = 8  # of a job
+_LEAST_JOBS = 8  # for rows that are fewer; enough for several replicas
 _HALVES_PER_JOB = 8
 _N_LOSSES = 5  # at most, at each cut: as it is, with a matrix, with a constant, and with two scales
 _CHECKED_ROWS = 2  # on which the repaired checkpoint is compared with the walk that was measured
@@ -327,11 +329,8 @@ class _Repair:
 
     def _sums(self, cut: Cut, repairs: Mapping[Cut, CutRepair], name: str, rows: Sequence[Row]) -> CutSums:
         """Return the sums over rows at a cut. Those of each job are kept until the cut is repaired."""
-        jobs = [
-            SumsJob(first, tuple(rows[first : first + _ROWS_PER_JOB]), self.mask, cut, repairs)
-            for first in range(0, len(rows), _ROWS_PER_JOB)
-        ]
-        files = {job: self.folder / f"{name}-{cut.removed[0].position}-{job.first}.npz" for job in jobs}
+        jobs = [SumsJob(first, part, self.mask, cut, repairs) for first, part in _parts(rows)]
+        files = {job: self.folder / f"{name}-{cut.removed[0].position}-{job.first}-{len(job.rows)}.npz" for job in jobs}
         missing = [job for job in jobs if not files[job].is_file()]
         for job, sums in run_jobs(missing, self.replicas, f"sums at {cut}", self.on_progress):
             with atomic_file(files[job]) as unfinished, unfinished.open("wb") as stream:
@@ -342,11 +341,8 @@ class _Repair:
         self, cut: Cut, repairs: Mapping[Cut, CutRepair], candidates: Sequence[CutRepair]
     ) -> npt.NDArray[np.float64]:
         """Return the loss of each held-out row with each of several repairs of a cut, in nats, [candidates, rows]."""
-        rows = self.held_out
-        jobs = [
-            LossJob(first, tuple(rows[first : first + _ROWS_PER_JOB]), self.mask, cut, repairs, tuple(candidates))
-            for first in range(0, len(rows), _ROWS_PER_JOB)
-        ]
+        parts = _parts(self.held_out)
+        jobs = [LossJob(first, part, self.mask, cut, repairs, tuple(candidates)) for first, part in parts]
         by_job = dict(run_jobs(jobs, self.replicas, f"losses at {cut}", self.on_progress))
         return np.concatenate([by_job[job] for job in jobs], axis=1)
 
@@ -433,6 +429,13 @@ class _Repair:
             micro_batch_size=0,
             cuts=tuple(records),
         )
+
+
+def _parts(rows: Sequence[Row]) -> Iterator[tuple[int, tuple[Row, ...]]]:
+    """Yield the rows of each job, with the index of its first row."""
+    n_rows = min(_MOST_ROWS, math.ceil(len(rows) / _LEAST_JOBS))
+    for first in range(0, len(rows), n_rows):
+        yield first, tuple(rows[first : first + n_rows])
 
 
 def _best(losses: npt.NDArray[np.float64]) -> int:
