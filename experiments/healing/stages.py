@@ -57,7 +57,7 @@ def rows_of(search: raysearch.Search, schedule: tuple[int, ...], draw: int) -> l
     """Return a row for each text."""
     result = search.result
     assert result.staged is not None, "it has stages"
-    (recovery,) = (each for each in search.recoveries() if each.recovery_id == result.staged.recovery_id)
+    (recovery,) = (record for record in search.recoveries() if record.recovery_id == result.staged.recovery_id)
     return [
         {
             "draw": draw,

@@ -43,7 +43,7 @@ class TimeLimit:
 
 @dataclass(frozen=True)
 class StepCosts:
-    """What a recovery has taken so far, and what its parts will take.
+    """The costs of a recovery: those so far, and those of its parts.
 
     Args:
         spent_s: The seconds so far.
@@ -78,7 +78,7 @@ class StepCosts:
 
 @dataclass(frozen=True)
 class Budget:
-    """What fits into a number of minutes.
+    """The steps and rows that fit into a number of minutes.
 
     Args:
         minutes: The minutes.

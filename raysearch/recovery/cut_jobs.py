@@ -47,7 +47,7 @@ class Row:
 
 @dataclass(frozen=True, eq=False)
 class CutRepair:
-    """What repairs a cut.
+    """The repair of a cut: new weights before it, and a factor after it.
 
     Args:
         values: New values of the output weights of the half before the cut, by name within its layer; empty for none.

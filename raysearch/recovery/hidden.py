@@ -34,7 +34,7 @@ _LEAST_CHANGE = 1e-3  # that removed layers make of a token's state, as a share 
 
 
 class Step(NamedTuple):
-    """What a step has computed: its loss, the norm of its gradient, and the tokens of its rows."""
+    """The result of a step: its loss, the norm of its gradient, and the tokens of its rows."""
 
     loss: float
     gradient_norm: float

@@ -57,8 +57,8 @@ class CutSums:
 
     def error(self, linear_map: LinearMap) -> float:
         """Return the squared error of a map on these tokens, as a share of that of predicting 0."""
-        both = np.vstack([linear_map.matrix, linear_map.constant])
-        squared = self.targets - 2 * np.vdot(both, self.products) + np.vdot(both, self.inputs @ both)
+        rows = np.vstack([linear_map.matrix, linear_map.constant])
+        squared = self.targets - 2 * np.vdot(rows, self.products) + np.vdot(rows, self.inputs @ rows)
         return float(squared / self.targets)
 
 

@@ -22,7 +22,7 @@ _RECOVERIES = "recoveries"  # the name of these entries in the ledger; other ent
 
 @dataclass(frozen=True)
 class RepairedCut:
-    """What was done in closed form at a cut of a mask.
+    """The repair of a cut in closed form, with the losses before and after.
 
     Args:
         cut: The removed layers of the cut: ``{13,14}``.
@@ -47,7 +47,7 @@ class RepairedCut:
 
     @property
     def sentence(self) -> str:
-        """What was done and what it changed, in a sentence."""
+        """The repair and its losses, in a sentence."""
         parts = []
         if self.ridge is not None and self.explained is not None:
             parts.append(f"a linear map that predicts {self.explained:.0%} of what it added (ridge {self.ridge:g})")

@@ -367,7 +367,7 @@ class _Repair:
             scale *= scale_at.get(half, 1.0)
             scale_of[half] = scale
         changed_halves = [half for half, scale in scale_of.items() if scale != 1 or half in repair_before]
-        outputs_of = self._find_outputs(changed_halves)
+        outputs_of = self.outputs | self._find_outputs([half for half in changed_halves if half not in self.outputs])
         changed: dict[str, Tensor] = {}
         for half in changed_halves:
             outputs = outputs_of[half]

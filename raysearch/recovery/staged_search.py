@@ -354,7 +354,7 @@ class StagedSearch:
 
 
 class _StageInputs(NamedTuple):
-    """What a stage searches.
+    """The search of a stage, and its model.
 
     Args:
         spec: The search.

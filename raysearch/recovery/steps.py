@@ -566,8 +566,7 @@ def teacher_plan(model: ModelSpec, spec: RecoverySpec, plan: AssessmentPlan) -> 
     info = describe(model)
     spec.cluster.check_model(info.model)
     files = ModelFiles(info.model)
-    vocabularies = [each.tokenizer.get_vocab() for each in (files, plan.files)]
-    if vocabularies[0] != vocabularies[1] or info.vocab_size != plan.info.vocab_size:
+    if files.tokenizer.get_vocab() != plan.files.tokenizer.get_vocab() or info.vocab_size != plan.info.vocab_size:
         raise UserError(
             f"recovery.teacher={spec.options.teacher} has another vocabulary than {plan.info.model.name}, and learning "
             "its tokens needs the same one; name a teacher of the same family, or leave it out"

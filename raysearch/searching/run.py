@@ -131,17 +131,7 @@ def search_rounds(
     if context.prepared is None:
         announce_large_files(spec.evaluation, observer)
     n_passes = 1.0 if expected is None else expected.n_passes(info.sites)
-    with closing(
-        open_session(
-            spec.evaluation,
-            info,
-            observer.progress,
-            context.prepared,
-            context.make_pool,
-            n_passes,
-            removable=problem.sites,
-        )
-    ) as session:
+    with closing(_open_session(spec, problem, context, n_passes, observer)) as session:
         header = _header(spec, session, problem, context)
         if resumes not in (None, header.search_id):
             raise _changed_search_error(resumes, session)
@@ -185,6 +175,32 @@ def search_rounds(
                 tracker.close()
 
 
+def _open_session(
+    spec: SearchSpec, problem: Problem, context: StudyContext, n_passes: float, observer: Observer
+) -> EvaluationSession:
+    """Open the session that evaluates the masks of a search.
+
+    Args:
+        spec: The search.
+        problem: Its problem.
+        context: The model and its calibrations.
+        n_passes: The expected passes over all layers.
+        observer: Gets progress.
+
+    Returns:
+        The session.
+    """
+    return open_session(
+        spec.evaluation,
+        context.info,
+        observer.progress,
+        context.prepared,
+        context.make_pool,
+        n_passes,
+        removable=problem.sites,
+    )
+
+
 def search_stage(spec: SearchSpec, context: StudyContext, observer: Observer) -> SearchResult:
     """Run a search that is a stage of another one, which records it. Its evaluations are in the ledger.
 
@@ -204,17 +220,7 @@ def search_stage(spec: SearchSpec, context: StudyContext, observer: Observer) ->
     info = context.info
     problem = spec.problem(info)
     n_passes = expected_cost(spec, info).n_passes(info.sites)
-    with closing(
-        open_session(
-            spec.evaluation,
-            info,
-            observer.progress,
-            context.prepared,
-            context.make_pool,
-            n_passes,
-            removable=problem.sites,
-        )
-    ) as session:
+    with closing(_open_session(spec, problem, context, n_passes, observer)) as session:
         header = _header(spec, session, problem, context)
         recorder = SearchRecorder(problem, session.evaluator, observer, started, _part_names(spec))
         observer.on_event(SearchStarted(header))

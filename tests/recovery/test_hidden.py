@@ -247,7 +247,7 @@ def test_what_cannot_be_trained_layer_by_layer_is_refused(sentences: Sentences) 
 
 def test_a_rate_is_tested_at_the_first_cut(setup: TrainingSetup, tmp_path: Path) -> None:
     trained = run(setup, tmp_path / "auto", learning_rate="auto")
-    kept = from_json(RangeTest, (tmp_path / "auto/learning_rate.json").read_text())
-    assert trained.learning_rate == kept.rate
-    assert kept.losses[0] == pytest.approx(1.0, rel=0.05)
-    assert min(kept.losses) < 0.97
+    range_result = from_json(RangeTest, (tmp_path / "auto/learning_rate.json").read_text())
+    assert trained.learning_rate == range_result.rate
+    assert range_result.losses[0] == pytest.approx(1.0, rel=0.05)
+    assert min(range_result.losses) < 0.97

@@ -65,10 +65,10 @@ def test_it_is_not_repeated_and_decides_the_training(checkpoint: Path, tmp_path:
 
     with pytest.raises(KeyboardInterrupt):
         run(checkpoint, data, options, tmp_path / "auto", stop)
-    kept = from_json(RangeTest, (tmp_path / "auto/learning_rate.json").read_text())
+    range_result = from_json(RangeTest, (tmp_path / "auto/learning_rate.json").read_text())
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(training, "range_test", pytest.fail)
         auto = run(checkpoint, data, options, tmp_path / "auto")
-    fixed = run(checkpoint, data, replace(options, learning_rate=kept.rate), tmp_path / "fixed")
+    fixed = run(checkpoint, data, replace(options, learning_rate=range_result.rate), tmp_path / "fixed")
     assert auto.points == fixed.points
-    assert auto.learning_rate == fixed.learning_rate == kept.rate
+    assert auto.learning_rate == fixed.learning_rate == range_result.rate

@@ -63,11 +63,11 @@ def test_a_ledger_keeps_the_losses_with_and_without_the_repair_apart(world: Worl
 
 
 def test_the_exported_checkpoint_has_the_loss_of_the_search(world: World, cwd: Path) -> None:
-    found = raysearch.search(*world.search(repair="scale"))
+    scaled_search = raysearch.search(*world.search(repair="scale"))
     for remove in (1, 2):
-        trial = found.result.best_by_size[remove]
+        trial = scaled_search.result.best_by_size[remove]
         out = cwd / f"pruned-{remove}"
-        report = found.export(out, remove=remove)
+        report = scaled_search.export(out, remove=remove)
         assert bool(report.changed) == bool(trial.scales)
         record = json.loads((out / "raysearch.json").read_text())
         assert record.get("scales", []) == [vars(scale) for scale in trial.scales]
@@ -100,11 +100,11 @@ def test_a_record_without_scales_is_read() -> None:
 
 
 def test_what_does_not_know_repaired_masks_is_refused(world: World, cwd: Path, sentences: Sentences) -> None:
-    found = raysearch.search(*world.search(repair="scale", remove=1, searcher="one_shot"))
+    scaled_search = raysearch.search(*world.search(repair="scale", remove=1, searcher="one_shot"))
     calls = {
-        "assess": lambda: found.assess("assess=offline"),
-        "recover": lambda: found.recover(cwd / "healed"),
-        "gguf": lambda: found.export_gguf(cwd / "pruned.gguf"),
+        "assess": lambda: scaled_search.assess("assess=offline"),
+        "recover": lambda: scaled_search.recover(cwd / "healed"),
+        "gguf": lambda: scaled_search.export_gguf(cwd / "pruned.gguf"),
         "unknown": lambda: search(world, repair="scales"),
         "halves": lambda: search(world, repair="scale", space="halves"),
         "masks": lambda: raysearch.score(*world.overrides(masks="[[1a]]", repair="scale")),
