@@ -35,7 +35,7 @@ ALLOWED = {
 }
 #: What trusts the code that raysearch itself has written into a checkpoint, which then has no other code
 #: (tests/checkpoints/test_half_checkpoints.py).
-OWN_CODE = ("checkpoints/config_file.py", "models/running_proof.py", "recovery/steps.py")
+OWN_CODE = ("checkpoints/config_file.py", "models/running_proof.py", "recovery/planned_recovery.py")
 #: What runs generated code, in a process that it has shut off before (tests/generation/test_sandbox.py).
 SANDBOX = "generation/sandbox_child.py"
 

@@ -25,6 +25,7 @@ from raysearch.models.source import gguf_file, locate
 from raysearch.models.spec import ModelSpec
 from raysearch.recovery.budget import StepCosts, TimeLimit, fitting_steps
 from raysearch.recovery.checkpoint import why_not_replaced, write_card, written_by
+from raysearch.recovery.planned_recovery import PlannedRecovery, prepare, required_numbers
 from raysearch.recovery.progress import timed
 from raysearch.recovery.prompts import LeftOut, Question, TrainingRow, n_to_train_on, row_of, usable_rows
 from raysearch.recovery.recovery_record import RecoveryRecord, recoveries_of, write_recovery
@@ -34,13 +35,10 @@ from raysearch.recovery.spec import RecoveryOptions, RecoverySpec
 from raysearch.recovery.steps import (
     RECOVERED,
     TEACHER,
-    PlannedRecovery,
     heal,
     measure_step,
-    prepare,
     remove_copies,
     remove_models,
-    required_numbers,
 )
 from raysearch.searching.export import export_search
 from raysearch.searching.observer import Observer

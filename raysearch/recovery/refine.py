@@ -160,7 +160,8 @@ class RecoveryRefiner(Options):
     ) -> _RecoveredLosses:
         """Train a mask and evaluate it."""
         from raysearch.assessment.context import AssessmentPlan
-        from raysearch.recovery.steps import RECOVERED, heal, prepare
+        from raysearch.recovery.planned_recovery import prepare
+        from raysearch.recovery.steps import RECOVERED, heal
 
         plan = AssessmentPlan(self.spec.assess, search.evaluation.cluster, session.info, ModelFiles(session.info.model))
         recovery = prepare(record, session.ledger, search, self.spec, None, plan, shared)

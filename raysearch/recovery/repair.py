@@ -23,11 +23,13 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from pathlib import Path
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 import torch
 from safetensors import safe_open
+from safetensors.numpy import save_file as save_arrays
 from safetensors.torch import save_file
 from torch import Tensor
 from transformers import AutoModelForCausalLM, PreTrainedModel
@@ -58,9 +60,13 @@ from raysearch.stats.estimates import mean
 _MOST_ROWS = 8  # of a job
 _LEAST_JOBS = 8  # for rows that are fewer; enough for several replicas
 _HALVES_PER_JOB = 8
-_N_LOSSES = 5  # at most, at each cut: as it is, with a matrix, with a constant, and with two scales
+_N_TRIED = 4  # at most, at each cut: a matrix, a constant, and two scales
+_LOSSES = "losses of the held-out rows"  # the name of the array beside those of parameters
 _CHECKED_ROWS = 2  # on which the repaired checkpoint is compared with the walk that was measured
 _FOLDER = "repair"  # of the sums and the repairs of cuts, until the end
+
+#: The loss of each row in nats, [rows].
+Losses: TypeAlias = npt.NDArray[np.float64]
 
 
 def repair(
@@ -95,10 +101,12 @@ def repair(
     work.folder.mkdir(exist_ok=True)
     repairs: dict[Cut, CutRepair] = {}
     records: list[RepairedCut] = []
+    losses: Losses | None = None
     for cut in work.cuts:
-        repaired = work.repaired(cut, repairs)
+        repaired = work.repaired(cut, repairs, losses)
         repairs[cut] = repaired.repair
         records.append(repaired.record)
+        losses = repaired.losses
     changed = work.changed_tensors(repairs)
     work.check(changed, repairs)
     unfinished = setup.folder / UNFINISHED
@@ -120,19 +128,21 @@ def n_forwards(mask: Mask, sites: Sites, fitted_share: float) -> float:
         fitted_share: The share of the rows that the maps are fitted to; the others are held out.
 
     Returns:
-        The number: for each cut, all rows up to its end once, and the held-out rows through all layers five times.
+        The number: for each cut, all rows up to its end once, and the held-out rows through all layers for each
+        repair that is tried; and the held-out rows once more, without any repair.
     """
     cuts = cuts_of(mask, sites.n_layers)
     ends = sum((cut.removed[-1].position + 1) / (2 * sites.n_layers) for cut in cuts)
-    return ends + len(cuts) * _N_LOSSES * (1 - fitted_share)
+    return ends + (1 + len(cuts) * _N_TRIED) * (1 - fitted_share)
 
 
 @dataclass(frozen=True)
 class _RepairedCut:
-    """A cut that is repaired, or left as it is."""
+    """A cut that is repaired, or left as it is, with the losses of the held-out rows."""
 
     repair: CutRepair
     record: RepairedCut
+    losses: Losses
 
 
 @dataclass(frozen=True)
@@ -227,29 +237,31 @@ class _Repair:
         ((_, ignores_size),) = run_jobs([ScalesJob()], self.replicas, "the size of the hidden state", self.on_progress)
         return bool(ignores_size)
 
-    def repaired(self, cut: Cut, repairs: Mapping[Cut, CutRepair]) -> _RepairedCut:
+    def repaired(self, cut: Cut, repairs: Mapping[Cut, CutRepair], losses_before: Losses | None) -> _RepairedCut:
         """Return the repair of a cut: the one of an earlier process, or one that is found now.
 
         Args:
             cut: The cut.
             repairs: The repairs of the cuts before it.
+            losses_before: The loss of each held-out row with these repairs; None if it is not known.
 
         Returns:
-            The repair, and its record.
+            The repair, its record, and the losses with it.
         """
         file = self.folder / f"cut-{cut.removed[0].position}.safetensors"
         if file.is_file():
             with safe_open(file, "np") as saved:
                 record = from_json(RepairedCut, saved.metadata()["record"])
                 values = {name: saved.get_tensor(name) for name in saved.keys()}  # noqa: SIM118 it is no dict
-            return _RepairedCut(CutRepair(values, record.scale), record)
-        repaired = self._find(cut, repairs)
-        values = {name: torch.from_numpy(values) for name, values in repaired.repair.values.items()}
+            losses = values.pop(_LOSSES)
+            return _RepairedCut(CutRepair(values, record.scale), record, losses)
+        repaired = self._find(cut, repairs, losses_before)
+        arrays: dict[str, npt.NDArray[Any]] = {**repaired.repair.values, _LOSSES: repaired.losses}
         with atomic_file(file) as unfinished:
-            save_file(values, unfinished, {"record": to_json(repaired.record)})
+            save_arrays(arrays, unfinished, {"record": to_json(repaired.record)})
         return repaired
 
-    def _find(self, cut: Cut, repairs: Mapping[Cut, CutRepair]) -> _RepairedCut:
+    def _find(self, cut: Cut, repairs: Mapping[Cut, CutRepair], losses_before: Losses | None) -> _RepairedCut:
         """Try what may repair a cut, and return what lowers the loss on the held-out rows."""
         no_map = self._why_no_map(cut)
         no_scale = self._why_no_scale(cut)
@@ -259,7 +271,7 @@ class _Repair:
         if cut.before is not None and not no_map:
             maps = self._maps(self.outputs[cut.before], fitted, held_out)
         candidates = [CutRepair(), *(self._merged(cut, linear_map) for linear_map, _ in maps)]
-        losses = self._losses(cut, repairs, candidates)
+        losses = self._losses(cut, repairs, candidates, [] if losses_before is None else [losses_before])
         best = _best(losses)
         chosen = candidates[best]
         chosen_losses = losses[best]
@@ -272,11 +284,12 @@ class _Repair:
         if "scale" in self.options.repairs and not no_scale:
             growth = fitted.mean_growth
             candidates = [chosen, *(replace(chosen, scale=scale) for scale in (growth, growth**2))]
-            losses = np.vstack([chosen_losses, self._losses(cut, repairs, candidates[1:])])
+            losses = self._losses(cut, repairs, candidates, [chosen_losses])
             best = _best(losses)
             chosen = candidates[best]
-            record = replace(record, scale=chosen.scale, held_out=self._per_token(losses[best]))
-        return _RepairedCut(chosen, record)
+            chosen_losses = losses[best]
+            record = replace(record, scale=chosen.scale, held_out=self._per_token(chosen_losses))
+        return _RepairedCut(chosen, record, chosen_losses)
 
     def _why_no_map(self, cut: Cut) -> str:
         """Return why no matrix and no constant can be tried at a cut; empty if they can."""
@@ -338,15 +351,32 @@ class _Repair:
         return CutSums.total(map(_read_sums, files.values()))
 
     def _losses(
-        self, cut: Cut, repairs: Mapping[Cut, CutRepair], candidates: Sequence[CutRepair]
+        self,
+        cut: Cut,
+        repairs: Mapping[Cut, CutRepair],
+        candidates: Sequence[CutRepair],
+        known: Sequence[Losses],
     ) -> npt.NDArray[np.float64]:
-        """Return the loss of each held-out row with each of several repairs of a cut, in nats, [candidates, rows]."""
-        parts = _parts(self.held_out)
-        jobs = [LossJob(first, part, self.mask, cut, repairs, tuple(candidates)) for first, part in parts]
-        by_job = dict(run_jobs(jobs, self.replicas, f"losses at {cut}", self.on_progress))
-        return np.concatenate([by_job[job] for job in jobs], axis=1)
+        """Return the loss of each held-out row with each of several repairs of a cut, in nats, [candidates, rows].
 
-    def _per_token(self, losses: npt.NDArray[np.float64]) -> float:
+        Args:
+            cut: The cut.
+            repairs: The repairs of the cuts before it.
+            candidates: The repairs to compare.
+            known: The losses with the first of them, which are not computed again.
+
+        Returns:
+            The losses.
+        """
+        unknown = tuple(candidates[len(known) :])
+        if not unknown:
+            return np.vstack(known)
+        parts = _parts(self.held_out)
+        jobs = [LossJob(first, part, self.mask, cut, repairs, unknown) for first, part in parts]
+        by_job = dict(run_jobs(jobs, self.replicas, f"losses at {cut}", self.on_progress))
+        return np.vstack([*known, np.concatenate([by_job[job] for job in jobs], axis=1)])
+
+    def _per_token(self, losses: Losses) -> float:
         """Return the summed loss of the held-out rows in nats per token."""
         return float(losses.sum() / sum(len(row.ids) - row.start for row in self.held_out))
 

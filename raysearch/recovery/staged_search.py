@@ -27,6 +27,7 @@ from raysearch.models.description import describe
 from raysearch.models.export import replacing
 from raysearch.models.spec import ModelInfo, ModelSpec
 from raysearch.recovery.checkpoint import RecoveryEvidence, why_not_replaced, write_card, written_by
+from raysearch.recovery.planned_recovery import check_first_gpu, has_rows, prepare, required_numbers
 from raysearch.recovery.progress import timed
 from raysearch.recovery.prompts import draw_prompts
 from raysearch.recovery.recover import assess_models
@@ -43,14 +44,10 @@ from raysearch.recovery.stage_record import StageRecord, read_stage, write_stage
 from raysearch.recovery.steps import (
     RECOVERED,
     TEACHER,
-    check_first_gpu,
     describe_data,
-    has_rows,
     heal,
-    prepare,
     remove_copies,
     remove_models,
-    required_numbers,
 )
 from raysearch.searching.events import LossPoint
 from raysearch.searching.observer import Observer, Prefixed

@@ -23,7 +23,7 @@ from raysearch.evaluation.unit import Job
 from raysearch.recovery.progress import run_jobs
 from raysearch.recovery.prompts import TrainingRow
 
-_ROWS_PER_JOB = 8  # each job has one file
+ROWS_PER_JOB = 8  # each job has one file
 _POSITIONS = 512  # positions whose logits are computed at once: 0.3 GB for a vocabulary of 152 thousand
 
 
@@ -97,8 +97,8 @@ def top_logits_of(
     """
     folder.mkdir(exist_ok=True)
     jobs = []
-    for first in range(0, len(rows), _ROWS_PER_JOB):
-        part = slice(first, first + _ROWS_PER_JOB)
+    for first in range(0, len(rows), ROWS_PER_JOB):
+        part = slice(first, first + ROWS_PER_JOB)
         jobs.append(TeacherJob(first, tuple(row.ids for row in rows[part]), tuple(starts[part]), top_k))
     missing = [job for job in jobs if not _file(folder, job).exists()]
     for job, job_logits in run_jobs(missing, replicas, "logits of the teacher", on_progress):

@@ -17,7 +17,7 @@ import torch
 import raysearch
 from raysearch.checkpoints.runtimes import VLLM
 from raysearch.cli.recovery_tables import recovery_parts
-from raysearch.recovery import recover, step_time, steps, training
+from raysearch.recovery import planned_recovery, recover, step_time, steps, training
 from raysearch.recovery.step_time import StepTime
 from raysearch.recovery.trainer import RecoveryTrainer, make_trainer
 from tests.cli.conftest import Run, World
@@ -100,7 +100,8 @@ def test_a_recovered_model_is_a_checkpoint_and_nothing_is_done_twice(
     assert "layers 0 to 4: █ kept, · removed" in readme
     with monkeypatch.context() as patch:
         patch.setattr(training, "make_trainer", pytest.fail)
-        for name in ("write_checkpoint", "draw_prompts", "top_logits_of", "export_search"):
+        patch.setattr(planned_recovery, "draw_prompts", pytest.fail)
+        for name in ("write_checkpoint", "top_logits_of", "export_search"):
             patch.setattr(steps, name, pytest.fail)
         assert done(run, *command)["recovery_id"] == folder.name
         name, *arguments = arguments

@@ -24,10 +24,10 @@ from raysearch.recovery.checkpoint import CHANGED, RecoveryEvidence, write_check
 from raysearch.recovery.cut_training import CUTS
 from raysearch.recovery.hidden import CutTrainer
 from raysearch.recovery.layer_cuts import LayerCut, layer_cuts
+from raysearch.recovery.planned_recovery import check_cuts
 from raysearch.recovery.range_test import RangeTest
 from raysearch.recovery.recovery_record import Training
 from raysearch.recovery.spec import RecoveryOptions
-from raysearch.recovery.steps import check_cuts
 from raysearch.recovery.trainer import TrainingRows, TrainingSetup
 from raysearch.recovery.training import train
 from tests.calibration.tokenizers import BOS, EOS, PLAIN, characters

@@ -16,7 +16,7 @@ from raysearch.configuration import build
 from raysearch.evaluation.session import EvaluationSession, open_session
 from raysearch.ledger.ledger import opened
 from raysearch.ledger.locks import locked
-from raysearch.recovery import steps, training
+from raysearch.recovery import planned_recovery, steps, training
 from raysearch.recovery.refine import RecoveryRefiner
 from raysearch.searching import run as search_run
 from raysearch.searching.events import MaskRecovered
@@ -150,7 +150,7 @@ def test_a_stopped_refinement_resumes(
         patch.setattr(training, "_fit", once)
         assert run(*command).code == 130
         trained.append(trained[0])
-        patch.setattr(steps, "draw_prompts", pytest.fail)
+        patch.setattr(planned_recovery, "draw_prompts", pytest.fail)
         resumed = done(run, *command)
     assert len({*trained}) == 3 == len(trained) - 1, "each mask is trained once"
     same = [[{**mask, "seconds": 0} for mask in each["refinement"]["masks"]] for each in (undisturbed, resumed)]
@@ -172,7 +172,8 @@ def test_a_recovery_has_the_same_name_whether_or_not_the_parts_of_a_weighted_sea
         spec = replace(
             search.refiner.spec, assess=replace(assess, speed=replace(assess.speed, context_tokens=8, new_tokens=2))
         )
-        assert len({steps.prepare(record, ledger, search, spec, None).name for record in (before, after)}) == 1
+        recoveries = [planned_recovery.prepare(record, ledger, search, spec, None) for record in (before, after)]
+        assert len({recovery.name for recovery in recoveries}) == 1
 
     def with_parts(*args: Any, **options: Any) -> EvaluationSession:
         session = open_session(*args, **options)

@@ -15,7 +15,7 @@ from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
 
 from raysearch.recovery import repair
-from raysearch.recovery.cut_jobs import SumsJob
+from raysearch.recovery.cut_jobs import LossJob, SumsJob
 from raysearch.recovery.progress import run_jobs
 from raysearch.recovery.recovery_record import RepairedCut
 from tests.cli.conftest import Run, World
@@ -101,8 +101,8 @@ def test_the_repaired_checkpoint_has_the_recorded_losses_in_plain_transformers(
     search()
     costs = recover("", "--dry-run")
     assert costs["steps"] == 2
-    expected = 2 / 5 + 4 / 5 + 2 * 5 * HELD_OUT
-    assert costs["forwards"] == pytest.approx(expected, rel=0.02), "up to each cut, and 5 times held-out rows"
+    expected = 2 / 5 + 4 / 5 + (1 + 2 * 4) * HELD_OUT
+    assert costs["forwards"] == pytest.approx(expected, rel=0.02), "up to each cut, and 9 times held-out rows"
     result = recover("repaired")
     done(run, "export", "latest", "--out", "pruned")
     cuts = result["training"]["cuts"]
@@ -169,10 +169,10 @@ def test_a_repair_that_is_killed_ends_with_the_same_bytes(
     find = repair._Repair._find
     with monkeypatch.context() as patch:
 
-        def find_first(self: Any, cut: Any, repairs: Any) -> Any:
+        def find_first(self: Any, cut: Any, repairs: Any, losses_before: Any) -> Any:
             if repairs:
                 raise KeyboardInterrupt
-            return find(self, cut, repairs)
+            return find(self, cut, repairs, losses_before)
 
         patch.setattr(repair._Repair, "_find", find_first)
         with pytest.raises(AssertionError):
@@ -186,6 +186,8 @@ def test_a_repair_that_is_killed_ends_with_the_same_bytes(
     monkeypatch.setattr(repair, "run_jobs", run_recorded_jobs)
     recover("resumed")
     assert {str(job.cut) for job in jobs if isinstance(job, SumsJob)} == {"{3}"}
+    candidates = [candidate for job in jobs if isinstance(job, LossJob) for candidate in job.candidates]
+    assert all(candidate.values or candidate.scale != 1 for candidate in candidates), "the loss before is known"
     assert Path("resumed/model.safetensors").read_bytes() == Path("whole/model.safetensors").read_bytes()
 
 
@@ -194,7 +196,7 @@ def test_a_cut_that_no_repair_helps_is_left_as_it_is(
 ) -> None:
     search()
 
-    def rising(self: Any, cut: Any, repairs: Any, candidates: Any) -> Any:
+    def rising(self: Any, cut: Any, repairs: Any, candidates: Any, known: Any) -> Any:
         return np.array([[9.0 + index] * len(self.held_out) for index in range(len(candidates))])
 
     monkeypatch.setattr(repair._Repair, "_losses", rising)

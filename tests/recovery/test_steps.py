@@ -14,8 +14,9 @@ from raysearch.core.site import Sites
 from raysearch.errors import UserError
 from raysearch.models.source import locate
 from raysearch.recovery.adapter import check_trainable
+from raysearch.recovery.planned_recovery import check_first_gpu, check_room
 from raysearch.recovery.spec import RecoveryOptions
-from raysearch.recovery.steps import check_first_gpu, check_room, remove_models
+from raysearch.recovery.steps import remove_models
 from tests.checkpoints.test_pruning import MULTIMODAL, write_model
 from tests.sentences import Sentences
 
