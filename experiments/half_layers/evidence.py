@@ -4,8 +4,8 @@
 
 DATA is a folder with c4/calibration.jsonl, c4/evaluation.jsonl, wikitext2/test.jsonl and files of lm-eval's tasks.
 MODEL is smollm2-135m, or a path. `--seq-len 128` searches on longer windows, and compares the masks with those of the
-short windows on long windows of other text. If it is stopped, the same command continues. The stages write, next to
-this file, for the model's name, and `NAME-128` for windows of 128 tokens,
+short windows on long windows of other text. `--draws 0` takes one draw of windows. If it is stopped, the same command
+continues. The stages write, next to this file, for the model's name, and `NAME-128` for windows of 128 tokens,
 
     search   paths-NAME.csv     for each draw of windows, searcher and space, the best mask of each size
     heldout  heldout-NAME.csv   the loss of these masks on other text
@@ -35,7 +35,6 @@ from raysearch.models.kv_cache import kv_cache_of
 from raysearch.searchers.base import Round
 
 HERE = Path(__file__).parent
-DRAWS = (0, 1, 2)
 ASSESSED_DRAWS = (0,)
 #: By model, the searches: the searcher, the space, and the largest size, as `remove=` counts it.
 PLANS = {
@@ -72,6 +71,7 @@ class Setting:
     data: Path
     store: Path
     seq_len: int
+    draws: tuple[int, ...]
 
     @property
     def name(self) -> str:
@@ -106,7 +106,7 @@ def paths(setting: Setting) -> Iterator[Row]:
     info = describe(replace(build.score_spec([*setting.overrides, "masks=[[]]"])[0].model, halves=True))
     kv_cache = kv_cache_of(info, CONTEXT_TOKENS, n_sequences=1)
     for searcher, space, size in PLANS[setting.name]:
-        for draw in DRAWS:
+        for draw in setting.draws:
             result = searched(setting, draw, searcher, space, size).result
             for trial in result.path:
                 assert trial.loss is not None, "the best mask of a size has a loss"
@@ -125,18 +125,20 @@ def paths(setting: Setting) -> Iterator[Row]:
 def held_out(setting: Setting) -> Iterator[Row]:
     """Yield the loss over dense of each mask on text that no search has read.
 
-    The error of a difference is that of the mean over windows. `over_layers` is the loss minus that of the mask of
-    whole layers of the same draw, searcher and size.
+    The error of a difference is that of the mean over windows. `over` is the loss minus that of another mask of the
+    same draw, searcher and size: for pairs, that of whole layers; after a search on long windows, that of the search
+    on short ones.
     """
-    rows = read(setting.table("paths"))
-    n_windows = 64
-    n_tokens = 48
-    if setting.seq_len != SHORT_TOKENS:
+    rows: list[Row] = [*read(setting.table("paths"))]
+    is_long = setting.seq_len != SHORT_TOKENS
+    n_windows, n_tokens = (32, 512) if is_long else (64, 48)
+    baselines = {key_of(row): Mask.parse(row["mask"]) for row in rows if row["space"] == "layers"}
+    if is_long:
+        short_rows = {key_of(row): row for row in read(replace(setting, seq_len=SHORT_TOKENS).table("paths"))}
+        short_rows = {key_of(row): short_rows[key_of(row)] for row in rows}
+        baselines = {key: Mask.parse(row["mask"]) for key, row in short_rows.items()}
         rows = [{"seq_len": setting.seq_len, **row} for row in rows]
-        short = replace(setting, seq_len=SHORT_TOKENS)
-        rows += [{"seq_len": SHORT_TOKENS, **row} for row in read(short.table("paths")) if row["searcher"] == "greedy"]
-        n_windows = 32
-        n_tokens = 512
+        rows += [{"seq_len": SHORT_TOKENS, **row} for row in short_rows.values()]
     masks = [Mask(), *dict.fromkeys(Mask.parse(row["mask"]) for row in rows)]
     windows = ["data=file", f"data.path={setting.data}/c4/evaluation.jsonl", "data.allow_evaluation_split=true"]
     windows += ["data.sampling=documents", f"data.samples={n_windows}", f"data.seq_len={n_tokens}"]
@@ -147,25 +149,27 @@ def held_out(setting: Setting) -> Iterator[Row]:
         (calibration,) = session.calibrations
 
         def difference(mask: Mask, other_mask: Mask) -> tuple[float, float]:
+            if mask == other_mask:
+                return 0.0, 0.0
             (error,) = standard_errors(calibration, session.ledger, [mask], other_mask)
             losses = [evaluations[compared_mask].loss for compared_mask in (mask, other_mask)]
             assert error is not None and None not in losses, "all masks have finite losses"
             return losses[0] - losses[1], error
 
-        layers = {
-            (row["draw"], row["searcher"], row["size"]): Mask.parse(row["mask"])
-            for row in rows
-            if row["space"] == "layers"
-        }
         for row in rows:
             mask = Mask.parse(row["mask"])
             delta, error = difference(mask, Mask())
-            entry = {**row, "held_out": delta, "held_out_error": error, "over_layers": "", "over_layers_error": ""}
-            same_size = layers.get((row["draw"], row["searcher"], row["size"]))
-            if row["space"] == "pairs" and same_size is not None:
-                over, over_error = difference(mask, same_size) if mask != same_size else (0.0, 0.0)
-                entry |= {"over_layers": over, "over_layers_error": over_error}
+            entry = {**row, "held_out": delta, "held_out_error": error, "over": "", "over_error": ""}
+            is_compared = row["seq_len"] == setting.seq_len if is_long else row["space"] == "pairs"
+            baseline = baselines.get(key_of(row) if is_long else key_of({**row, "space": "layers"}))
+            if is_compared and baseline is not None:
+                entry["over"], entry["over_error"] = difference(mask, baseline)
             yield entry
+
+
+def key_of(row: Row) -> tuple[str, ...]:
+    """Return the draw, the searcher, the space and the size of a row."""
+    return tuple(row[name] for name in ("draw", "searcher", "space", "size"))
 
 
 def equal_savings(rows: Sequence[Row], sizes: Iterable[int]) -> Iterator[tuple[str, Row]]:
@@ -271,9 +275,11 @@ def main() -> None:
     parser.add_argument("--store", type=Path, required=True)
     parser.add_argument("--model", default="smollm2-135m")
     parser.add_argument("--seq-len", type=int, default=SHORT_TOKENS, help="of the windows of the searches, in tokens")
+    parser.add_argument("--draws", type=int, nargs="+", default=[0, 1, 2], help="of the windows of the searches")
     parser.add_argument("--stages", nargs="+", choices=STAGES, default=[*STAGES])
     arguments = parser.parse_args()
-    setting = Setting(arguments.model, arguments.data.absolute(), arguments.store.absolute(), arguments.seq_len)
+    data = arguments.data.absolute()
+    setting = Setting(arguments.model, data, arguments.store.absolute(), arguments.seq_len, tuple(arguments.draws))
     for stage in arguments.stages:
         name, rows = STAGES[stage]
         write(setting.table(name), rows(setting))

@@ -46,7 +46,7 @@ def pairs_table(held_out: pd.DataFrame) -> str:
             f"{n_not_worse} of {len(draws)}",
             mean_of_draws(layers["held_out"], layers["held_out_error"]),
             mean_of_draws(pairs["held_out"], pairs["held_out_error"]),
-            mean_of_draws(pairs["over_layers"], pairs["over_layers_error"]),
+            mean_of_draws(pairs["over"], pairs["over_error"]),
         ]
         lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines)
@@ -66,6 +66,20 @@ def spaces_table(held_out: pd.DataFrame, n_parameters: int, kv_bytes: int) -> st
             mean_of_draws(rows["held_out"], rows["held_out_error"]),
         ]
         lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def windows_table(held_out: pd.DataFrame) -> str:
+    """Return what the masks of searches on long windows cost, beside those of searches on short ones, by size."""
+    lines = ["| space | M | mask | calibration | held out | mask of short windows | held out | difference |"]
+    lines.append("|---|---|---|---|---|---|---|---|")
+    is_long = held_out["over"].notna()
+    short_rows = held_out[~is_long].set_index(["draw", "space", "size"])
+    for row in held_out[is_long].itertuples():
+        short = short_rows.loc[(row.draw, row.space, row.size)]
+        cells = [row.space, str(row.size), row.mask, f"{row.delta:+.3f}", with_error(row.held_out, row.held_out_error)]
+        cells += [short["mask"], with_error(short["held_out"], short["held_out_error"])]
+        lines.append(f"| {' | '.join([*cells, with_error(row.over, row.over_error)])} |")
     return "\n".join(lines)
 
 
@@ -95,6 +109,9 @@ def main() -> None:
     parser.add_argument("--kv-bytes", type=int, required=True, help="of the dense model at 8192 tokens")
     arguments = parser.parse_args()
     held_out = pd.read_csv(HERE / f"heldout-{arguments.model}.csv")
+    if "seq_len" in held_out:
+        print(windows_table(held_out))
+        return
     print(pairs_table(held_out), spaces_table(held_out, arguments.parameters, arguments.kv_bytes), sep="\n\n")
     assessed = HERE / f"assessed-{arguments.model}.csv"
     if assessed.is_file():

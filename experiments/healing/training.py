@@ -1,7 +1,7 @@
 """What does training give back in equal minutes: by top-k logits, by hidden states, at which learning rate?
 
     python experiments/healing/training.py --store /tmp/healing --data path/to/folder-of-jsonl        hours on two cores
-    python experiments/healing/training.py --store /tmp/healing --data … --minutes 2 --draws 0 --methods hidden logits
+    python experiments/healing/training.py --store /tmp/healing --data … --minutes 2 --draws 0 --windows 16
 
 The model is SmolLM2 without layers 13, 14, 16, 17 and 18, trained on C4. Each training is judged by two texts that it
 has not seen: other documents of C4, and WikiText-2. If it is stopped, the same command continues. It writes
@@ -26,17 +26,19 @@ RESULTS = HERE / "training.csv"
 N_LAYERS = 30
 MASK = [13, 14, 16, 17, 18]
 
+SMALL_STEPS = ["data.seq_len=128", "recovery.batch_size=4"]  # 512 tokens in a step
+LARGE_STEPS = ["data.seq_len=256", "recovery.batch_size=8"]  # 2,048 tokens in a step
+
 #: The overrides of each training.
 METHODS = {
-    "logits": [],
-    "logits, 0.0003": ["recovery.learning_rate=0.0003"],
-    "logits, 0.003": ["recovery.learning_rate=0.003"],
-    "logits, range test": ["recovery.learning_rate=auto"],
-    "whole vocabulary": ["recovery.top_k=all"],
-    "hidden, 0.001": ["recovery=hidden", "recovery.learning_rate=0.001"],
-    "hidden, 0.003": ["recovery=hidden", "recovery.learning_rate=0.003"],
-    "hidden, 0.01": ["recovery=hidden", "recovery.learning_rate=0.01"],
-    "hidden, range test": ["recovery=hidden", "recovery.learning_rate=auto"],
+    "logits, small steps": SMALL_STEPS,
+    "logits, large steps": LARGE_STEPS,
+    "hidden, small steps": ["recovery=hidden", *SMALL_STEPS],
+    "logits, small steps, 0.003": [*SMALL_STEPS, "recovery.learning_rate=0.003"],
+    "next tokens, small steps": [*SMALL_STEPS, "recovery.loss=tokens"],
+    "whole vocabulary, small steps": [*SMALL_STEPS, "recovery.top_k=all"],
+    "hidden, large steps": ["recovery=hidden", *LARGE_STEPS],
+    "logits, small steps, range test": [*SMALL_STEPS, "recovery.learning_rate=auto"],
 }
 
 
@@ -45,7 +47,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--store", type=Path, required=True)
     parser.add_argument("--data", type=Path, required=True)
-    parser.add_argument("--minutes", type=float, nargs="+", default=[2.0, 5.0])
+    parser.add_argument("--minutes", type=float, nargs="+", default=[5.0])
     parser.add_argument("--draws", type=int, nargs="+", default=[0, 1, 2])
     parser.add_argument("--methods", nargs="+", choices=METHODS, default=[*METHODS])
     parser.add_argument("--windows", type=int, default=64, help="windows of 256 tokens of each text")
@@ -71,7 +73,7 @@ def searched(store: Path, data: Path) -> Search:
     raysearch.search(
         *("model=smollm2-135m", f"remove={len(MASK)}", "searcher=one_shot", f"protect={protected}", "tracking=none"),
         *("data=c4", f"data.path={data}/c4/calibration.jsonl", "data.samples=4", "data.seq_len=128"),
-        *("cluster=inline", f"store={store}"),
+        f"store={store}",
     )
     return raysearch.open(store).search("latest")
 

@@ -6,7 +6,6 @@ import functools
 import hashlib
 import json
 import shutil
-import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
@@ -164,17 +163,28 @@ def _budget(
         step = measure_step(recovery, model, rows, recovery.folder / "timing", observer.warn)
         logits_row_s = 0.0
         if options.needs_logits:
-            data = TrainingRows.of(rows, options)
-            _top_logits(recovery, data.part(0, ROWS_PER_JOB), replicas, observer)  # starts the replicas
-            n_rows = ROWS_PER_JOB * (1 + replicas().n_replicas)  # and a job for each replica
-            started = time.monotonic()
-            n_timed = len(_top_logits(recovery, data.part(0, n_rows), replicas, observer)) - ROWS_PER_JOB
-            logits_row_s = (time.monotonic() - started) / max(1, n_timed)
+            logits_row_s = _logits_row_seconds(recovery, TrainingRows.of(rows, options), replicas, observer)
         costs = StepCosts(limit.spent_s, step, logits_row_s, write_s)
         write_atomically(file, to_json(fitting_steps(limit, options, len(rows), costs)))
     budget = from_json(Budget, file.read_text(encoding="utf-8"))
     observer.warn(str(budget))
     return budget
+
+
+def _logits_row_seconds(
+    recovery: PlannedRecovery, data: TrainingRows, replicas: Callable[[], Pool], observer: Observer
+) -> float:
+    """Return the seconds of the dense model's logits on one row, when all replicas work."""
+    shutil.rmtree(recovery.shared / TEACHER, ignore_errors=True)  # of a process that was killed here
+    _top_logits(recovery, data.part(0, ROWS_PER_JOB), replicas, observer)  # starts the replicas
+
+    def busy_s() -> float:
+        return sum(replica.busy_s for replica in replicas().stats.replicas)
+
+    before_s = busy_s()  # the clock would also show how long another replica takes to load
+    n_timed = len(_top_logits(recovery, data.part(0, 2 * ROWS_PER_JOB), replicas, observer)) - ROWS_PER_JOB
+    n_replicas = recovery.spec.cluster.size(recovery.teacher.info, _N_JOBS).n_replicas
+    return (busy_s() - before_s) / max(1, n_timed) / n_replicas
 
 
 def measure_step(
