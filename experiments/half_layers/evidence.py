@@ -47,7 +47,7 @@ PLANS = {
         ("greedy", "halves", 4),
     ],
     "smollm2-135m-128": [("greedy", "attention", 5)],
-    "gemma-3-270m": [("greedy", "layers", 4), ("greedy", "pairs", 4), ("greedy", "attention", 6)],
+    "gemma-3-270m": [("greedy", "layers", 4), ("greedy", "attention", 6), ("greedy", "pairs", 4)],
 }
 SEARCHERS = {"greedy": ["searcher=greedy"], "beam": ["searcher=beam", "searcher.width=2"]}
 #: The sizes of masks of layers that are compared with masks of other spaces that save as much.
