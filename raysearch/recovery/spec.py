@@ -104,7 +104,7 @@ class RecoveryOptions(Options):
     held_out: Annotated[float, Field(gt=0, lt=1)] = 0.1
     epochs: PositiveFloat = 1.0
     max_steps: PositiveInt | None = None
-    batch_size: PositiveInt = 8
+    batch_size: PositiveInt = 4
     micro_batch_size: PositiveInt | None = None
     workers: PositiveInt = 1
     learning_rate: PositiveFloat | Literal["auto"] = 1e-3
