@@ -22,12 +22,13 @@ import raysearch
 from raysearch.api.search_handle import Search
 
 HERE = Path(__file__).parent
-RESULTS = HERE / "training.csv"
 N_LAYERS = 30
 MASK = [13, 14, 16, 17, 18]
 
 SMALL_STEPS = ["data.seq_len=128", "recovery.batch_size=4"]  # 512 tokens in a step
 LARGE_STEPS = ["data.seq_len=256", "recovery.batch_size=8"]  # 2,048 tokens in a step
+
+REPAIR = "recovery=closed_form"  # takes the time that it takes
 
 #: The overrides of each training.
 METHODS = {
@@ -39,6 +40,7 @@ METHODS = {
     "whole vocabulary, small steps": [*SMALL_STEPS, "recovery.top_k=all"],
     "hidden, large steps": ["recovery=hidden", *LARGE_STEPS],
     "logits, small steps, range test": [*SMALL_STEPS, "recovery.learning_rate=auto"],
+    "closed form": [REPAIR],
 }
 
 
@@ -51,10 +53,12 @@ def main() -> None:
     parser.add_argument("--draws", type=int, nargs="+", default=[0, 1, 2])
     parser.add_argument("--methods", nargs="+", choices=METHODS, default=[*METHODS])
     parser.add_argument("--windows", type=int, default=64, help="windows of 256 tokens of each text")
+    parser.add_argument("--tasks", nargs="*", default=[], help="of lm-eval, with 60 items each; and 100 small sums")
     parser.add_argument("--samples", type=int, default=1024, help="rows of C4; those that do not fit are left out")
     arguments = parser.parse_args()
     arguments.store.mkdir(parents=True, exist_ok=True)
-    rows = pd.read_csv(RESULTS).to_dict("records") if RESULTS.exists() else []
+    results = HERE / ("training-tasks.csv" if arguments.tasks else "training.csv")
+    rows = pd.read_csv(results).to_dict("records") if results.exists() else []
     done = {(row["method"], row["minutes"], row["draw"]) for row in rows}
     search = searched(arguments.store, arguments.data)
     for draw in arguments.draws:
@@ -63,7 +67,7 @@ def main() -> None:
                 if (method, minutes, draw) in done:
                     continue
                 rows.append(trained(search, method, minutes, draw, arguments))
-                pd.DataFrame(rows).to_csv(RESULTS, index=False, float_format="%.6g")
+                pd.DataFrame(rows).to_csv(results, index=False, float_format="%.6g")
     print(table(pd.DataFrame(rows)))
 
 
@@ -93,19 +97,27 @@ def trained(search: Search, method: str, minutes: float, draw: int, arguments: a
     """
     load = os.getloadavg()[0]
     texts = {"c4": "c4/evaluation.jsonl", "wikitext2": "wikitext2/test.jsonl"}
-    recovered = search.recover(
-        arguments.store / "healed",
+    is_repair = REPAIR in METHODS[method]
+    overrides = [
         *METHODS[method],
         *("data=file", f"data.path={arguments.data}/c4/calibration.jsonl", "data.part=all"),
-        *(f"data.samples={arguments.samples}", f"seed={draw}", f"recovery.seed={draw}"),
-        *("assess=none", "assess.probe.enabled=false", "assess.seq_len=256", f"assess.limit={arguments.windows}"),
+        *(f"seed={draw}", f"recovery.seed={draw}", "assess=none", "assess.seq_len=256"),
         *(
-            f"assess.texts.{name}=data=file data.path={arguments.data}/{file} data.sampling=sequential"
+            f"assess.texts.{name}=data=file data.path={arguments.data}/{file} data.sampling=sequential "
+            f"data.samples={arguments.windows}"
             for name, file in texts.items()
         ),
-        minutes=minutes,
-        overwrite=True,
-    )
+    ]
+    if not is_repair:
+        overrides.append(f"data.samples={arguments.samples}")
+    if arguments.tasks:
+        overrides += [f"assess.tasks=[{','.join(arguments.tasks)}]", f"assess.data_dir={arguments.data}"]
+        overrides += ["assess.limit=60", "assess.probe.items=100"]
+        overrides += [f"assess.probe.file={arguments.data}/arithmetic/1dc.jsonl"]
+    else:
+        overrides.append("assess.probe.enabled=false")
+    minutes_limit = None if is_repair else minutes
+    recovered = search.recover(arguments.store / "healed", *overrides, minutes=minutes_limit, overwrite=True)
     training = recovered.training
     seconds = sum(seconds for stage, seconds in recovered.stages.items() if stage != "assessment")
     row = {
@@ -122,8 +134,10 @@ def trained(search: Search, method: str, minutes: float, draw: int, arguments: a
         "held_out_best": min(loss for _, loss in training.held_out),
     }
     for numbers in recovered.numbers:
+        name = numbers.metric.name
         for model in ("dense", "pruned", "recovered"):
-            row[f"{numbers.metric.name}_{model}"] = math.log(getattr(numbers, model).value)
+            value = getattr(numbers, model).value
+            row[f"{name}_{model}"] = math.log(value) if name in texts else value
     return row
 
 
