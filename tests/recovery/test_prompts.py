@@ -185,7 +185,8 @@ def test_refuses_options_out_of_range(sentences: Sentences) -> None:
 
 
 def test_rows_at_once_divide_those_of_a_step() -> None:
-    assert (RecoveryOptions().rows_at_once(on_gpu=False), RecoveryOptions().rows_at_once(on_gpu=True)) == (2, 8)
+    eight = RecoveryOptions(batch_size=8)
+    assert (eight.rows_at_once(on_gpu=False), eight.rows_at_once(on_gpu=True)) == (2, 8)
     nine = RecoveryOptions(batch_size=9, workers=3)
     assert (nine.rows_at_once(on_gpu=False), nine.rows_at_once(on_gpu=True)) == (1, 3)
     assert RecoveryOptions(batch_size=8, workers=4, micro_batch_size=4).rows_at_once() == 2
