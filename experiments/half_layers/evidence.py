@@ -132,13 +132,13 @@ def held_out(setting: Setting) -> Iterator[Row]:
     rows: list[Row] = [*read(setting.table("paths"))]
     is_long = setting.seq_len != SHORT_TOKENS
     n_windows, n_tokens = (32, 512) if is_long else (64, 48)
-    baselines = {key_of(row): Mask.parse(row["mask"]) for row in rows if row["space"] == "layers"}
     if is_long:
         short_rows = {key_of(row): row for row in read(replace(setting, seq_len=SHORT_TOKENS).table("paths"))}
-        short_rows = {key_of(row): short_rows[key_of(row)] for row in rows}
-        baselines = {key: Mask.parse(row["mask"]) for key, row in short_rows.items()}
+        baselines = {key_of(row): short_rows[key_of(row)] for row in rows}
         rows = [{"seq_len": setting.seq_len, **row} for row in rows]
-        rows += [{"seq_len": SHORT_TOKENS, **row} for row in short_rows.values()]
+        rows += [{"seq_len": SHORT_TOKENS, **row} for row in baselines.values()]
+    else:
+        baselines = {key_of({**row, "space": "pairs"}): row for row in rows if row["space"] == "layers"}
     masks = [Mask(), *dict.fromkeys(Mask.parse(row["mask"]) for row in rows)]
     windows = ["data=file", f"data.path={setting.data}/c4/evaluation.jsonl", "data.allow_evaluation_split=true"]
     windows += ["data.sampling=documents", f"data.samples={n_windows}", f"data.seq_len={n_tokens}"]
@@ -160,10 +160,10 @@ def held_out(setting: Setting) -> Iterator[Row]:
             mask = Mask.parse(row["mask"])
             delta, error = difference(mask, Mask())
             entry = {**row, "held_out": delta, "held_out_error": error, "over": "", "over_error": ""}
-            is_compared = row["seq_len"] == setting.seq_len if is_long else row["space"] == "pairs"
-            baseline = baselines.get(key_of(row) if is_long else key_of({**row, "space": "layers"}))
-            if is_compared and baseline is not None:
-                entry["over"], entry["over_error"] = difference(mask, baseline)
+            is_baseline = is_long and row["seq_len"] == SHORT_TOKENS
+            baseline = baselines.get(key_of(row))
+            if baseline is not None and not is_baseline:
+                entry["over"], entry["over_error"] = difference(mask, Mask.parse(baseline["mask"]))
             yield entry
 
 
