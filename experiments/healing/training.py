@@ -3,10 +3,11 @@
     python experiments/healing/training.py --store /tmp/healing --data path/to/folder-of-jsonl        hours on two cores
     python experiments/healing/training.py --store /tmp/healing --data … --minutes 2 --draws 0 --windows 16
 
-The model is SmolLM2 without layers 13, 14, 16, 17 and 18, trained on C4. Each training is judged by two texts that it
-has not seen: other documents of C4, and WikiText-2. If it is stopped, the same command continues. It writes
-training.csv next to this file, a row for each training, and prints the table of the README. Nothing else should run on
-the machine: what fits into the minutes depends on it. The column `load` has its load before the training.
+The model is SmolLM2 without layers 13, 14, 16, 17 and 18, trained on C4. Two repairs without training stand beside the
+trainings. Each model is judged by two texts that it has not seen: other documents of C4, and WikiText-2; with --tasks
+also by choosing tasks and small sums. If it is stopped, the same command continues. It writes training.csv next to this
+file (with --tasks training-tasks.csv), a row for each training, and prints the table of the README. Nothing else should
+run on the machine: what fits into the minutes depends on it. The column `load` has its load before the training.
 """
 
 from __future__ import annotations
@@ -30,8 +31,10 @@ LARGE_STEPS = ["data.seq_len=256", "recovery.batch_size=8"]  # 2,048 tokens in a
 
 REPAIR = "recovery=closed_form"  # takes the time that it takes
 
-#: The overrides of each training.
+#: The overrides of each training, and of two repairs without training.
 METHODS = {
+    "scale": [REPAIR, "recovery.repairs=[scale]"],
+    "linear": [REPAIR, "recovery.repairs=[linear]"],
     "logits, small steps": SMALL_STEPS,
     "logits, large steps": LARGE_STEPS,
     "hidden, small steps": ["recovery=hidden", *SMALL_STEPS],
@@ -40,7 +43,6 @@ METHODS = {
     "whole vocabulary, small steps": [*SMALL_STEPS, "recovery.top_k=all"],
     "hidden, large steps": ["recovery=hidden", *LARGE_STEPS],
     "logits, small steps, range test": [*SMALL_STEPS, "recovery.learning_rate=auto"],
-    "closed form": [REPAIR],
 }
 
 
@@ -112,7 +114,7 @@ def trained(search: Search, method: str, minutes: float, draw: int, arguments: a
         overrides.append(f"data.samples={arguments.samples}")
     if arguments.tasks:
         overrides += [f"assess.tasks=[{','.join(arguments.tasks)}]", f"assess.data_dir={arguments.data}"]
-        overrides += ["assess.limit=60", "assess.probe.items=100"]
+        overrides += ["assess.limit=60", "assess.probe.enabled=true", "assess.probe.items=100"]
         overrides += [f"assess.probe.file={arguments.data}/arithmetic/1dc.jsonl"]
     else:
         overrides.append("assess.probe.enabled=false")
@@ -142,34 +144,32 @@ def trained(search: Search, method: str, minutes: float, draw: int, arguments: a
 
 
 def table(results: pd.DataFrame) -> str:
-    """Return the table of the README: the mean over the draws, and the range of the gain."""
-    lines = [
-        "| minutes | training | rate | tokens a second | tokens | C4, nats | WikiText-2, nats | draws | load |",
-        "|---:|---|---:|---:|---:|---:|---:|---:|---:|",
-    ]
+    """Return the table of the README: the mean over the draws, with the changes by the training in brackets.
+
+    Args:
+        results: A row for each training, with each number of the dense, the pruned and the recovered model.
+
+    Returns:
+        The table in Markdown.
+    """
+    names = [column.removesuffix("_recovered") for column in results if column.endswith("_recovered")]
+    headings = ["minutes", "training", "rate", "tokens a second", "tokens", *names, "draws", "load"]
+    lines = [f"| {' | '.join(headings)} |", "|---:|---|" + "---:|" * (len(headings) - 2)]
+    for model in ("dense", "pruned"):
+        numbers = [f"{results[f'{name}_{model}'].mean():.3f}" for name in names]
+        lines.append(f"| | ({model}) | | | | {' | '.join(numbers)} | | |")
     for (minutes, method), rows in results.groupby(["minutes", "method"], sort=False):
         mean = rows.mean(numeric_only=True)
-        gains = [
-            f"{mean[f'{text}_recovered']:.3f} ({mean[f'{text}_recovered'] - mean[f'{text}_pruned']:+.3f})"
-            for text in ("c4", "wikitext2")
-        ]
-        cells = [
-            f"{minutes:g}",
-            method,
-            f"{mean['learning_rate']:.2g}",
-            f"{mean['tokens_per_s']:.0f}",
-            f"{mean['tokens']:,.0f}",
-            *gains,
-            f"{len(rows)}",
-            f"{mean['load']:.1f}",
-        ]
+        numbers = []
+        for name in names:
+            recovered = mean[f"{name}_recovered"]
+            numbers.append(f"{recovered:.3f} ({recovered - mean[f'{name}_pruned']:+.3f})")
+        is_repair = REPAIR in METHODS[method]
+        training = ["", ""] if is_repair else [f"{mean['learning_rate']:.2g}", f"{mean['tokens_per_s']:.0f}"]
+        cells = ["" if is_repair else f"{minutes:g}", method, *training, f"{mean['tokens']:,.0f}", *numbers]
+        cells += [str(len(rows)), f"{mean['load']:.1f}"]
         lines.append(f"| {' | '.join(cells)} |")
-    first = results.iloc[0]
-    texts = ", ".join(
-        f"{name} {first[f'{text}_dense']:.3f} dense and {first[f'{text}_pruned']:.3f} pruned"
-        for text, name in (("c4", "C4"), ("wikitext2", "WikiText-2"))
-    )
-    return "\n".join([*lines, "", f"In brackets: the change by the training, in nats per token. Before: {texts}."])
+    return "\n".join(lines)
 
 
 if __name__ == "__main__":
