@@ -42,7 +42,7 @@ class RecoveryOptions(Options):
         top_k: For ``distill``: the number of the dense model's likeliest tokens to keep; the others count as one. With
             ``all`` nothing is kept, and the dense model runs beside the training.
         method: ``lora``, ``qlora`` (on weights of 4 bits, NF4), ``full``, or ``closed_form``, which trains nothing (see
-            `raysearch.recovery.repair`).
+            `raysearch.recovery.cut_choice`).
         repairs: For ``closed_form``: what is tried at each cut: ``linear``, ``bias``, ``scale``.
         ridges: For ``closed_form``: the regularisations of the linear map, relative to the mean squared input; the one
             with the least error on held-out rows is taken.

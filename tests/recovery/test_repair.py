@@ -14,7 +14,8 @@ import torch
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
 
-from raysearch.recovery import repair
+from raysearch.recovery import cut_choice
+from raysearch.recovery.cut_choice import CutChooser
 from raysearch.recovery.cut_jobs import LossJob, SumsJob
 from raysearch.recovery.progress import run_jobs
 from raysearch.recovery.recovery_record import RepairedCut
@@ -144,7 +145,7 @@ def test_the_merged_projection_is_that_of_an_independent_solution(
 def test_scales_are_merged_into_what_later_halves_add(
     run: Run, search: Command, recover: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(repair, "_best", lambda losses: len(losses) - 1)  # whether or not it lowers the loss
+    monkeypatch.setattr(cut_choice, "_best", lambda losses: len(losses) - 1)  # whether or not it lowers the loss
     search()
     result = recover("repaired", "recovery.repairs=[scale]")
     done(run, "export", "latest", "--out", "pruned")
@@ -166,15 +167,15 @@ def test_a_repair_that_is_killed_ends_with_the_same_bytes(
     search()
     recover("whole")
     shutil.rmtree("mlruns/recoveries")
-    find = repair._Repair._find
+    choose = CutChooser.choose
     with monkeypatch.context() as patch:
 
-        def find_first(self: Any, cut: Any, repairs: Any, losses_before: Any) -> Any:
+        def choose_first(self: Any, cut: Any, repairs: Any, losses_before: Any) -> Any:
             if repairs:
                 raise KeyboardInterrupt
-            return find(self, cut, repairs, losses_before)
+            return choose(self, cut, repairs, losses_before)
 
-        patch.setattr(repair._Repair, "_find", find_first)
+        patch.setattr(CutChooser, "choose", choose_first)
         with pytest.raises(AssertionError):
             recover("resumed")
     jobs: list[Any] = []
@@ -183,7 +184,7 @@ def test_a_repair_that_is_killed_ends_with_the_same_bytes(
         jobs.extend(new_jobs)
         return run_jobs(new_jobs, *args)
 
-    monkeypatch.setattr(repair, "run_jobs", run_recorded_jobs)
+    monkeypatch.setattr(cut_choice, "run_jobs", run_recorded_jobs)
     recover("resumed")
     assert {str(job.cut) for job in jobs if isinstance(job, SumsJob)} == {"{3}"}
     candidates = [candidate for job in jobs if isinstance(job, LossJob) for candidate in job.candidates]
@@ -199,7 +200,7 @@ def test_a_cut_that_no_repair_helps_is_left_as_it_is(
     def rising(self: Any, cut: Any, repairs: Any, candidates: Any, known: Any) -> Any:
         return np.array([[9.0 + index] * len(self.held_out) for index in range(len(candidates))])
 
-    monkeypatch.setattr(repair._Repair, "_losses", rising)
+    monkeypatch.setattr(CutChooser, "_losses", rising)
     result = recover("repaired")
     done(run, "export", "latest", "--out", "pruned")
     assert not changed_names("repaired", "pruned")
