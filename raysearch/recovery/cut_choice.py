@@ -99,6 +99,9 @@ class CutChooser:
 
         Returns:
             The choice.
+
+        Raises:
+            UnsupportedModelError: The layers have no halves, or no weights were found that a repair can change.
         """
         no_map = self._why_no_map(cut)
         no_scale = self._why_no_scale(cut)
