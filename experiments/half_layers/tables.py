@@ -53,12 +53,14 @@ def pairs_table(held_out: pd.DataFrame) -> str:
 
 
 def spaces_table(held_out: pd.DataFrame, n_parameters: int, kv_bytes: int) -> str:
-    """Return what greedy masks of each space save and cost, by size."""
-    lines = ["| space | M | parameters | KV cache | calibration | held out |", "|---|---|---|---|---|---|"]
-    greedy = held_out[held_out["searcher"] == "greedy"]
-    for (space, size), rows in greedy.groupby(["space", "size"], sort=False):
+    """Return what the masks of each space save and cost, by size; those of a beam if `pairs_table` lacks them."""
+    lines = ["| space | searcher | M | parameters | KV cache | calibration | held out |"]
+    lines.append("|---|---|---|---|---|---|---|")
+    shown = held_out[(held_out["searcher"] == "greedy") | ~held_out["space"].isin(["layers", "pairs"])]
+    for (space, searcher, size), rows in shown.groupby(["space", "searcher", "size"], sort=False):
         cells = [
             str(space),
+            str(searcher),
             str(size),
             f"−{rows['parameters'].mean() / n_parameters:.1%}",
             f"−{rows['kv_bytes'].mean() / kv_bytes:.1%}",
