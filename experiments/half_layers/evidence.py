@@ -204,7 +204,7 @@ def equal_savings(rows: Sequence[Row], sizes: Iterable[int]) -> Iterator[tuple[s
 
 
 def assessed(setting: Setting) -> Iterator[Row]:
-    """Yield the numbers of the masks of `equal_savings`."""
+    """Yield the numbers of each mask of `equal_savings`, once where two spaces have the same mask."""
     all_rows = [row for row in read(setting.table("paths")) if row["searcher"] == "greedy"]
     options: Row = {
         "texts": {
@@ -220,11 +220,14 @@ def assessed(setting: Setting) -> Iterator[Row]:
     for draw in setting.draws:
         rows = [row for row in all_rows if int(row["draw"]) == draw]
         compared = [*equal_savings(rows, COMPARED[setting.name])]
-        for row in {id(row): row for _, row in compared}.values():
+        by_mask: dict[str, Row] = {}
+        for _, row in compared:
+            by_mask.setdefault(row["mask"], row)
+        for mask, row in by_mask.items():
             sizes = {space: size for searcher, space, size in PLANS[setting.name] if searcher == "greedy"}
             search = searched(setting, draw, "greedy", row["space"], sizes[row["space"]])
             assessment = search.assess("assess=none", remove=int(row["size"]), assess=options)
-            savings = "; ".join(saving for saving, other in compared if other is row)
+            savings = "; ".join(dict.fromkeys(saving for saving, other in compared if other["mask"] == mask))
             for name, result in assessment.pruned.items():
                 dense = assessment.dense[name].estimate
                 numbers = {"value": result.estimate.value, "error": result.estimate.error, "dense": dense.value}

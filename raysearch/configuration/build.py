@@ -197,8 +197,9 @@ def _trained_search_spec(config: SearchConfig, values: Mapping[str, Any]) -> Sea
     if config.refine is not None:
         recover_with = config.refine.recover_with
         recovery = _recover_spec(recover_with, values["refine"]["recover_with"], config.cluster, AssessSpec())
+        recovery = recovery.on_own_data(search.evaluation, values) or recovery
         refiner = RecoveryRefiner(config.refine.masks, config.refine.steps, recovery)
-        search = dataclasses.replace(search, refiner=refiner.on_own_data(search.evaluation, values))
+        search = dataclasses.replace(search, refiner=refiner)
     healing = config.heal.recover_with
     if healing is None:
         if config.schedule:
@@ -213,8 +214,9 @@ def _trained_search_spec(config: SearchConfig, values: Mapping[str, Any]) -> Sea
             "raysearch recover after the search"
         )
     recovery = _recover_spec(healing, values["heal"]["recover_with"], config.cluster, healing.assess)
+    recovery = recovery.on_own_data(search.evaluation, values) or recovery
     healer = RecoveryHealer(tuple(config.schedule), recovery)
-    return dataclasses.replace(search, healer=healer.on_own_data(search.evaluation, values))
+    return dataclasses.replace(search, healer=healer)
 
 
 def score_spec(overrides: Sequence[Override], config_dir: PathLike | None = None) -> tuple[EvaluationSpec, list[Mask]]:

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from pydantic import PositiveInt
 
 from raysearch.core.options import Options
 from raysearch.evaluation.session import EvaluationSession
-from raysearch.evaluation.spec import EvaluationSpec
 from raysearch.ledger.ledger import Ledger
 from raysearch.models.spec import ModelInfo
 from raysearch.recovery.prompts import check_rows
@@ -46,18 +45,6 @@ class RecoveryHealer(Options):
         if n_rows is None:
             return options.max_steps
         return options.n_steps(int(n_rows) - options.n_held_out(int(n_rows)))
-
-    def on_own_data(self, searched: EvaluationSpec, config: Mapping[str, Any]) -> RecoveryHealer:
-        """Return the healer that trains on the search's own data, unless the user chose other data.
-
-        Args:
-            searched: The calibrations of the search.
-            config: The search's configuration, for the record.
-
-        Returns:
-            The healer, with these data if the user chose none.
-        """
-        return replace(self, recover_with=self.recover_with.on_own_data(searched, config) or self.recover_with)
 
     @property
     def identity(self) -> Mapping[str, Any]:

@@ -18,7 +18,6 @@ from raysearch.core.options import Options
 from raysearch.errors import UserError
 from raysearch.evaluation.prepared_data import ModelFiles
 from raysearch.evaluation.session import EvaluationSession
-from raysearch.evaluation.spec import EvaluationSpec
 from raysearch.ledger.assessments import read_assessments, write_assessment
 from raysearch.ledger.ledger import Ledger
 from raysearch.ledger.locks import locked
@@ -69,18 +68,6 @@ class RecoveryRefiner(Options):
         """The recovery of each mask."""
         options = replace(self.recover_with.options, max_steps=self.steps, epochs=float(self.steps))
         return replace(self.recover_with, options=options)
-
-    def on_own_data(self, searched: EvaluationSpec, config: Mapping[str, Any]) -> RecoveryRefiner:
-        """Return the refiner that trains on the search's own data, unless the user chose other data.
-
-        Args:
-            searched: The calibrations of the search.
-            config: The search's configuration, for the record.
-
-        Returns:
-            The refiner, with these data if the user chose none.
-        """
-        return replace(self, recover_with=self.recover_with.on_own_data(searched, config) or self.recover_with)
 
     @property
     def identity(self) -> Mapping[str, Any]:
