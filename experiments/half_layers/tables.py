@@ -18,10 +18,14 @@ def with_error(mean: float, error: float) -> str:
     return f"{mean:+.3f} ± {error:.3f}"
 
 
-def mean_of_draws(values: pd.Series, errors: pd.Series) -> str:
-    """Return the mean over draws, with an error of the draws and of the held-out windows, which all draws share."""
+def error_of_draws(values: pd.Series, errors: pd.Series) -> float:
+    """Return the error of a mean over draws: that between them, and that of the windows or items that they share."""
     between = values.std(ddof=1) / np.sqrt(len(values)) if len(values) > 1 else 0.0
-    return with_error(values.mean(), float(np.hypot(between, errors.mean())))
+    return float(np.hypot(between, errors.mean()))
+
+
+def mean_of_draws(values: pd.Series, errors: pd.Series) -> str:
+    return with_error(values.mean(), error_of_draws(values, errors))
 
 
 def pairs_table(held_out: pd.DataFrame) -> str:
@@ -86,21 +90,23 @@ def windows_table(held_out: pd.DataFrame) -> str:
 
 
 def assessed_table(assessed: pd.DataFrame) -> str:
-    """Return the numbers of masks that save as much as whole layers do, with their own errors."""
+    """Return the numbers of masks that save as much as whole layers do, as means over the draws."""
     metrics = [*assessed["metric"].unique()]
     dense = assessed.groupby("metric")["dense"].mean()
-    lines = [f"| saves as much as | space | M | {' | '.join(metrics)} |", f"|---|---|---|{'---|' * len(metrics)}"]
-    lines.append(f"| (dense) | | | {' | '.join(f'{dense[metric]:.4g}' for metric in metrics)} |")
+    lines = [f"| saves as much as | space | M | draws | {' | '.join(metrics)} |"]
+    lines.append(f"|---|---|---|---|{'---|' * len(metrics)}")
+    lines.append(f"| (dense) | | | | {' | '.join(f'{dense[metric]:.4g}' for metric in metrics)} |")
     rows = assessed.assign(equal=assessed["equal"].str.split("; ")).explode("equal")
     for (equal, space), of_space in rows.groupby(["equal", "space"], sort=False):
         sizes = "/".join(map(str, sorted(of_space["size"].unique())))
         cells = []
         for metric in metrics:
             of_metric = of_space[of_space["metric"] == metric]
-            error = of_metric["error"].mean()
+            error = error_of_draws(of_metric["value"], of_metric["error"])
             error_text = "" if np.isnan(error) else f" ± {error:.2g}"
             cells.append(f"{of_metric['value'].mean():.4g}{error_text}")
-        lines.append(f"| {equal} | {space} | {sizes} | {' | '.join(cells)} |")
+        n_draws = of_space["draw"].nunique()
+        lines.append(f"| {equal} | {space} | {sizes} | {n_draws} | {' | '.join(cells)} |")
     return "\n".join(lines)
 
 
