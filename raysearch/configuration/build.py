@@ -43,6 +43,7 @@ from raysearch.configuration.tree import (
 from raysearch.core.mask import Mask
 from raysearch.core.paths import PathLike
 from raysearch.core.problem import AUTO
+from raysearch.core.space import LAYERS
 from raysearch.core.validation import no_value, validated
 from raysearch.errors import Mistakes, UserError, within
 from raysearch.evaluation.spec import CalibrationSpec, EvaluationSpec
@@ -198,6 +199,11 @@ def _trained_search_spec(config: SearchConfig, values: Mapping[str, Any]) -> Sea
         recover_with = config.refine.recover_with
         recovery = _recover_spec(recover_with, values["refine"]["recover_with"], config.cluster, AssessSpec())
         recovery = recovery.on_own_data(search.evaluation, values) or recovery
+        if recovery.options.loss == "hidden" and search.space is not LAYERS:
+            raise UserError(
+                f"recovery.loss=hidden needs whole layers, and refine=recover trains masks of space={search.space.name}"
+                "; use recovery.loss=distill, or space=layers"
+            )
         refiner = RecoveryRefiner(config.refine.masks, config.refine.steps, recovery)
         search = dataclasses.replace(search, refiner=refiner)
     healing = config.heal.recover_with

@@ -166,7 +166,7 @@ def find_output_weights(stack: LayerStack, half: Half, state: State, captured: C
         """Return what the half adds with other values of some weights, float32 [B, T, d]."""
         with with_values(layer, values):
             after = stack.run(Run(half.layer, half.part), state.clone(), captured, compiled=False)
-        return after.hidden.float() - state.hidden.float()
+        return after.hidden.float() - state.hidden.float().to(after.hidden.device)
 
     added = run({})
     largest_gap = 10 * tolerance(state.hidden.dtype)

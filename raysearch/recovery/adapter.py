@@ -40,7 +40,7 @@ def check_trainable(model: LocatedModel, options: RecoveryOptions) -> None:
             f"model={model.name} ({config.model_type}) cannot be trained: it also reads images or sounds; export it "
             "without a recovery"
         )
-    if options.method != "full":
+    if options.method in ("lora", "qlora"):
         with naming_targets(options):
             bare = partial(without_weights, model, config)
             inject_adapter_in_model(adapter_for(options, bare), bare())

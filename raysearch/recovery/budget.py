@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import bisect
 import math
 import time
 from dataclasses import dataclass, field, replace
@@ -139,7 +140,6 @@ def fitting_steps(limit: TimeLimit, options: RecoveryOptions, n_rows: int, costs
 def _needed_rows(options: RecoveryOptions, n_steps: int, n_rows: int) -> int:
     """Return the number of first rows that a training of so many steps needs, including its held-out rows."""
     n_to_train = math.ceil(n_steps * options.batch_size / min(1.0, options.epochs))
-    return next(
-        (n for n in range(2, n_rows) if n - options.n_held_out(n) >= n_to_train),
-        n_rows,
-    )
+    numbers = range(2, n_rows)
+    index = bisect.bisect_left(numbers, n_to_train, key=lambda number: number - options.n_held_out(number))
+    return numbers[index] if index < len(numbers) else n_rows

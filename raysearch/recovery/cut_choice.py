@@ -139,6 +139,8 @@ class CutChooser:
             return "no layer stays before it to hold a map"
         if not self.model.outputs[cut.before].can_be_mapped:
             return f"a norm follows the projection of {cut.before}, so no map can be merged into it"
+        if "linear" not in self.options.repairs and self.model.outputs[cut.before].bias is None:
+            return f"the projection of {cut.before} has no bias"
         return ""
 
     def _why_no_scale(self, cut: Cut) -> str:
@@ -169,10 +171,20 @@ class CutChooser:
             maps.append((solve_constant(fitted), None))
         return maps
 
+    def remove_sums(self, cut: Cut) -> None:
+        """Delete the sums at a cut whose repair is chosen."""
+        for file in self._folder_of_sums(cut).glob("*.npz"):
+            file.unlink()
+
+    def _folder_of_sums(self, cut: Cut) -> Path:
+        return self.folder / f"sums-{cut.removed[0].position}"
+
     def _sums(self, cut: Cut, repairs: Mapping[Cut, CutRepair], name: str, rows: Sequence[Row]) -> CutSums:
-        """Return the sums over rows at a cut. Those of each job are kept until the cut is repaired."""
+        """Return the sums over rows at a cut. Those of each job are kept until the cut's repair is chosen."""
+        folder = self._folder_of_sums(cut)
+        folder.mkdir(exist_ok=True)
         jobs = [SumsJob(first, part, self.model.mask, cut, repairs) for first, part in _parts(rows)]
-        files = {job: self.folder / f"{name}-{cut.removed[0].position}-{job.first}-{len(job.rows)}.npz" for job in jobs}
+        files = {job: folder / f"{name}-{job.first}-{len(job.rows)}.npz" for job in jobs}
         missing = [job for job in jobs if not files[job].is_file()]
         for job, sums in run_jobs(missing, self.model.replicas, f"sums at {cut}", self.model.on_progress):
             with atomic_file(files[job]) as unfinished, unfinished.open("wb") as stream:
@@ -184,7 +196,7 @@ class CutChooser:
         cut: Cut,
         repairs: Mapping[Cut, CutRepair],
         candidates: Sequence[CutRepair],
-        known: Sequence[Losses],
+        first_losses: Sequence[Losses],
     ) -> npt.NDArray[np.float64]:
         """Return the loss of each held-out row with each of several repairs of a cut, in nats, [candidates, rows].
 
@@ -192,18 +204,18 @@ class CutChooser:
             cut: The cut.
             repairs: The repairs of the cuts before it.
             candidates: The repairs to compare.
-            known: The losses with the first of them, which are not computed again.
+            first_losses: The losses with the first of them, which are not computed again.
 
         Returns:
             The losses.
         """
-        unknown = tuple(candidates[len(known) :])
-        if not unknown:
-            return np.vstack(known)
+        other_candidates = tuple(candidates[len(first_losses) :])
+        if not other_candidates:
+            return np.vstack(first_losses)
         parts = _parts(self.held_out)
-        jobs = [LossJob(first, part, self.model.mask, cut, repairs, unknown) for first, part in parts]
+        jobs = [LossJob(first, part, self.model.mask, cut, repairs, other_candidates) for first, part in parts]
         by_job = dict(run_jobs(jobs, self.model.replicas, f"losses at {cut}", self.model.on_progress))
-        return np.vstack([*known, np.concatenate([by_job[job] for job in jobs], axis=1)])
+        return np.vstack([*first_losses, np.concatenate([by_job[job] for job in jobs], axis=1)])
 
     def _per_token(self, losses: Losses) -> float:
         """Return the summed loss of the held-out rows in nats per token."""
@@ -220,15 +232,18 @@ def _parts(rows: Sequence[Row]) -> Iterator[tuple[int, tuple[Row, ...]]]:
 def _best(losses: npt.NDArray[np.float64]) -> int:
     """Return the repair with the lowest loss; 0 if it is not lower than that of repair 0 by more than a standard error.
 
+    A single row has no standard error, so it decides for repair 0.
+
     Args:
         losses: The loss of each row with each repair, [repairs, rows].
 
     Returns:
         The index of the repair.
     """
-    best = int(losses.sum(axis=1).argmin())
+    totals = losses.sum(axis=1)
+    best = int(np.where(np.isfinite(totals), totals, np.inf).argmin())
     gain = mean([float(difference) for difference in losses[0] - losses[best]])
-    return best if gain.value > (gain.error or 0.0) else 0
+    return best if gain.error is not None and gain.value > gain.error else 0
 
 
 def _read_sums(file: Path) -> CutSums:

@@ -258,5 +258,5 @@ def _with_repair(stack: LayerStack, cut: Cut, repair: CutRepair) -> AbstractCont
     """Let the half before a cut compute from its repaired weights within the context."""
     if cut.before is None:
         return nullcontext()
-    values = {name: torch.from_numpy(values) for name, values in repair.values.items()}
+    values = {name: torch.from_numpy(value) for name, value in repair.values.items()}
     return with_values(stack.layers[cut.before.layer], values)

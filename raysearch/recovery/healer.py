@@ -10,6 +10,7 @@ from typing import Any
 from pydantic import PositiveInt
 
 from raysearch.core.options import Options
+from raysearch.errors import UserError
 from raysearch.evaluation.session import EvaluationSession
 from raysearch.ledger.ledger import Ledger
 from raysearch.models.spec import ModelInfo
@@ -57,6 +58,11 @@ class RecoveryHealer(Options):
         from raysearch.recovery.adapter import check_trainable  # imports torch
 
         spec = self.recover_with
+        if spec.options.loss == "hidden":
+            raise UserError(
+                "recovery.loss=hidden learns the states of the model whose layers are removed, and heal=recover has "
+                "the original model as the teacher of every stage; use recovery.loss=distill"
+            )
         spec.data.check()
         check_rows(spec.data, spec.options, info.max_positions)
         check_trainable(info.model, spec.options)

@@ -15,6 +15,7 @@ without weights.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterable
 from dataclasses import dataclass, fields
 
@@ -45,10 +46,11 @@ class CutSums:
     @classmethod
     def total(cls, parts: Iterable[CutSums]) -> CutSums:
         """Return the sum of parts, added in their order."""
-        first, *others = parts
-        for part in others:
-            first = cls(*(getattr(first, field.name) + getattr(part, field.name) for field in fields(cls)))
-        return first
+        return functools.reduce(cls.plus, parts)
+
+    def plus(self, other: CutSums) -> CutSums:
+        """Return the sums over these tokens and those of `other`."""
+        return CutSums(*(getattr(self, field.name) + getattr(other, field.name) for field in fields(self)))
 
     @property
     def mean_growth(self) -> float:

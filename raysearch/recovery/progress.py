@@ -28,7 +28,7 @@ def timed(seconds: dict[str, float], stage: str) -> Iterator[None]:
 def run_jobs(
     jobs: Sequence[JobT], replicas: Callable[[], Pool], title: str, on_progress: Callable[[str], None]
 ) -> Iterator[tuple[JobT, Any]]:
-    """Run jobs on the teacher, and yield each with its result.
+    """Run jobs on replicas, and yield each with its result.
 
     Args:
         jobs: The jobs.

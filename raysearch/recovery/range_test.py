@@ -11,6 +11,7 @@ import numpy as np
 from transformers import TrainerCallback
 from typing_extensions import override
 
+from raysearch.errors import UserError
 from raysearch.models.loading import quiet
 from raysearch.recovery.hidden import CutTrainer
 from raysearch.recovery.trainer import TrainingSetup, all_threads, make_trainer, naming_bitsandbytes
@@ -49,12 +50,20 @@ def range_test(setup: TrainingSetup, micro_batch_size: int) -> RangeTest:
     Returns:
         The losses and the chosen rate.
 
+    Raises:
+        UserError: The loss is not finite with the lowest rate.
+
     Source: Smith 2017, Cyclical Learning Rates for Training Neural Networks (arXiv 1506.01186), section 3.3.
     """
     if setup.options.loss == "hidden":
         losses = _losses_at_cut(setup, micro_batch_size)
     else:
         losses = _losses_of_trainer(setup, micro_batch_size)
+    if not losses:
+        raise UserError(
+            f"recovery.learning_rate=auto: the loss is not finite after a step with the rate {RATES[0]:g}; use "
+            "recovery.dtype=float32, or other data"
+        )
     return RangeTest(RATES, tuple(losses), chosen_rate(RATES, losses))
 
 

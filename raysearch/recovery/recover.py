@@ -118,7 +118,7 @@ def recover_in_study(
     model = recovery.assessment.fingerprint
     out = recovery.folder / RECOVERED
     earlier_records = recoveries_of(ledger, model, [recovery.mask])
-    earlier = next((earlier for earlier in earlier_records if earlier.recovery_id == recovery.name), None)
+    earlier = next((record for record in earlier_records if record.recovery_id == recovery.name), None)
     if earlier is not None and required_numbers(recovery.assessment).items() <= earlier.asked.items():
         written = write_recovery(ledger, model, replace(earlier, way=method_label, settings=recovery.spec.settings))
     else:

@@ -213,7 +213,7 @@ def write_recovery(ledger: Ledger, model: str, record: RecoveryRecord) -> Recove
 
     def change(recorded: Sequence[RecoveryRecord] | None) -> list[RecoveryRecord]:
         by_id = {recovery.recovery_id: recovery for recovery in recorded or ()}
-        earlier = by_id.get(record.recovery_id, record)
+        earlier = by_id.pop(record.recovery_id, record)  # to stand last, as the recovery that was run last
         by_id[record.recovery_id] = _merged(earlier, record)
         return [*by_id.values()]
 
@@ -238,7 +238,7 @@ def _merged(earlier: RecoveryRecord, later: RecoveryRecord) -> RecoveryRecord:
 
 
 def recoveries_of(ledger: Ledger, model: str, masks: Iterable[Mask]) -> list[RecoveryRecord]:
-    """Return the recoveries of masks, those of each mask in the order of their creation.
+    """Return the recoveries of masks, those of each mask in the order in which they were last run.
 
     Args:
         ledger: The ledger.

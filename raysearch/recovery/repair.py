@@ -60,10 +60,11 @@ def repair(
         UnsupportedModelError: The layers have no halves, no weights were found that a repair can change, or the
             repaired checkpoint is not the model that was measured.
     """
+    folder = setup.folder / _FOLDER
     if (earlier := read_training(setup.folder)) is not None:
+        shutil.rmtree(folder, ignore_errors=True)  # of a process that was killed here
         return earlier
     started = time.monotonic()
-    folder = setup.folder / _FOLDER
     folder.mkdir(exist_ok=True)
     model = RepairedModel(setup.model, mask, dense, replicas, on_progress)
     chooser = CutChooser(model, setup.data, setup.options, folder)
@@ -77,6 +78,7 @@ def repair(
         else:
             choice = chooser.choose(cut, repairs, losses)
             _write(choice, file)
+        chooser.remove_sums(cut)
         repairs[cut] = choice.repair
         records.append(choice.record)
         losses = choice.losses

@@ -69,7 +69,7 @@ def heal(
     spec = recovery.spec
     record = recovery.record
     pruned = recovery.folder / _PRUNED
-    is_written = written_by(out) == recovery.name
+    is_written = written_by(out) == recovery.name and is_trained(recovery.folder)
     if not is_written and not [*recovery.folder.glob(f"{TRAINED}/*.safetensors")]:
         (recovery.folder / TRAINED / DONE).unlink(missing_ok=True)  # the weights are only in a checkpoint elsewhere
     model = recovery.model_in(pruned)
@@ -80,7 +80,7 @@ def heal(
     with replicas or opening(spec.cluster, recovery.teacher.info, _N_JOBS) as pool:
         with timed(stages, "data"):
             prepared = _prepare_rows(recovery, pool, observer)
-        if not (pruned / RECORD).is_file() and not (is_written and is_trained(recovery.folder)):
+        if not (pruned / RECORD).is_file() and not is_written:
             shutil.rmtree(pruned, ignore_errors=True)
             observer.assessing("writing the pruned checkpoint")
             with timed(stages, "checkpoints"):

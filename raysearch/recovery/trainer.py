@@ -199,7 +199,8 @@ class RecoveryTrainer(SFTTrainer):
 def all_threads() -> Iterator[None]:
     """Let PyTorch use all cores of this process, or OMP_NUM_THREADS, within the context; a replica may use fewer."""
     before = torch.get_num_threads()
-    torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS") or n_cores()))
+    omp_threads = os.environ.get("OMP_NUM_THREADS", "").partition(",")[0]  # a list has a number for each level
+    torch.set_num_threads(int(omp_threads or n_cores()))
     try:
         yield
     finally:
@@ -245,6 +246,7 @@ def make_trainer(setup: TrainingSetup, micro_batch_size: int) -> RecoveryTrainer
         adam_beta2=options.beta2,
         max_grad_norm=options.max_grad_norm,
         logging_steps=1,
+        logging_nan_inf_filter=False,  # it would log 0 in place of a loss that is not finite
         eval_strategy="steps",
         save_strategy="steps",
         save_total_limit=2,

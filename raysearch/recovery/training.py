@@ -112,6 +112,7 @@ def train(
     trained = folder / TRAINED
     checkpoints = folder / CHECKPOINTS
     if (earlier := read_training(folder)) is not None:
+        _remove_states(folder)  # of a process that was killed here
         return earlier
     shutil.rmtree(trained, ignore_errors=True)
     started = time.monotonic()
@@ -136,9 +137,14 @@ def train(
     release_memory()  # other processes need the GPU's memory
     training = replace(training, seconds=time.monotonic() - started, learning_rate=options.rate)
     end_training(folder, training)
-    shutil.rmtree(checkpoints, ignore_errors=True)
-    shutil.rmtree(folder / CUTS, ignore_errors=True)
+    _remove_states(folder)
     return training
+
+
+def _remove_states(folder: Path) -> None:
+    """Delete the states from which a training resumes; it has ended."""
+    for states in (CHECKPOINTS, CUTS):
+        shutil.rmtree(folder / states, ignore_errors=True)
 
 
 def end_training(folder: Path, training: Training) -> None:

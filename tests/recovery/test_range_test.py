@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from pathlib import Path
 
@@ -52,6 +53,18 @@ def test_its_losses_are_those_of_plain_steps_with_growing_rates(checkpoint: Path
         optimizer.zero_grad()
     assert list(losses) == pytest.approx(expected[1 : len(losses) + 1], rel=1e-3)
     assert len(losses) > 8, "smaller rates do not diverge"
+
+
+def test_a_loss_that_is_not_finite_ends_it(checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tokenizer = AutoTokenizer.from_pretrained(checkpoint)
+    options = replace(OPTIONS, method="full", batch_size=2, learning_rate="auto")
+    data = TrainingRows.of(rows(tokenizer), options)
+    setup = TrainingSetup(ModelSpec("tiny", str(checkpoint)), tokenizer, data, options, tmp_path, on_gpu=False)
+    monkeypatch.setattr("raysearch.recovery.range_test.RATES", (1e-5, 1e-4, math.nan, math.nan, math.nan))
+    result = range_test(setup, 2)
+    assert len(result.losses) == 2
+    assert min(result.losses) > 1, "a loss that is not a number is not 0"
+    assert result.rate <= 1e-4 / 4
 
 
 def test_it_is_not_repeated_and_decides_the_training(checkpoint: Path, tmp_path: Path) -> None:

@@ -204,6 +204,7 @@ def test_mistakes_are_refused_in_one_sentence(run: Run, command: list[str], sent
         ["objective=kl"],
         ["remove=auto", "budget.loss=1"],
         ["searcher=one_shot"],
+        ["space=pairs", "refine.recover_with=recovery=hidden"],
     ]
     for more in cases:
         sentences.refused_command(run(*command, *more), " ".join(more))

@@ -197,7 +197,7 @@ def test_a_cut_that_no_repair_helps_is_left_as_it_is(
 ) -> None:
     search()
 
-    def rising(self: Any, cut: Any, repairs: Any, candidates: Any, known: Any) -> Any:
+    def rising(self: Any, cut: Any, repairs: Any, candidates: Any, first_losses: Any) -> Any:
         return np.array([[9.0 + index] * len(self.held_out) for index in range(len(candidates))])
 
     monkeypatch.setattr(CutChooser, "_losses", rising)

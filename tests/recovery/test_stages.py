@@ -302,6 +302,7 @@ def test_mistakes_are_refused_in_one_sentence(
         ["heal.recover_with=recovery.rate=1"],
         ["heal.recover_with=cluster=local"],
         ["heal.recover_with=recovery.teacher=smollm2-135m"],
+        ["heal.recover_with=recovery=hidden"],
         ["heal.recover_with='data=file data.path=nothing.txt'"],
         ["heal.recover_with='data.seq_len=65 recovery.max_tokens=64'"],
         ["heal.recover_with='data.seq_len=16 recovery.max_tokens=64 recovery.targets=nowhere'"],
