@@ -25,6 +25,7 @@ from raysearch.assessment.tracked_assessments import record_assessments
 from raysearch.calibration.calibration import Calibration
 from raysearch.core.mask import Mask
 from raysearch.core.problem import Problem
+from raysearch.core.space import Space
 from raysearch.errors import UserError, within
 from raysearch.evaluation.pool import Pool, PoolFactory, opening
 from raysearch.evaluation.prepared_data import ModelFiles, prepare_data
@@ -285,9 +286,9 @@ def speed_meter(search: SearchSpec, observer: Observer) -> SpeedMeter:
     spec = AssessSpec(speed=options) if options.serve is None else AssessSpec(speed=_NO_SPEED, serve=options.serve)
     plan = plan_assessment(spec, evaluation.model, evaluation.cluster, evaluation.ledger, serve=search.serve)
     serving = plan.serving
-    limits = limits_of(plan.info, search.target)
+    limits = limits_of(plan.info, search.target, space=search.space)
     if options.serve is not None and options.serve not in search.target:
-        _check_target(options.serve, plan.info)
+        _check_target(options.serve, plan.info, search.space)
 
     def speeds(session: EvaluationSession, problem: Problem, masks: Sequence[Mask]) -> dict[Mask, Speed]:
         sites = problem.sites
@@ -306,9 +307,9 @@ def speed_meter(search: SearchSpec, observer: Observer) -> SpeedMeter:
     return speeds
 
 
-def _check_target(name: Serve, info: ModelInfo) -> None:
+def _check_target(name: Serve, info: ModelInfo, space: Space) -> None:
     """Refuse a runtime that would run some masks as another model, so that the numbers would be another model's."""
-    limits = limits_of(info, [name], setting="speed.serve")
+    limits = limits_of(info, [name], setting="speed.serve", space=space)
     if limits.reasons:
         raise UserError(
             f"speed.serve={name} would measure masks that it runs as another model ({'; '.join(limits.reasons)}); "

@@ -15,11 +15,17 @@ from typing import Any
 
 from raysearch.checkpoints.checkpoint import read_json
 from raysearch.checkpoints.kept_blocks import KeptBlocks
-from raysearch.core.mask import PARTS, Part
+from raysearch.core.mask import PARTS
 from raysearch.text.sentences import listed
 
-#: The model types whose layers the form describes.
-FAMILIES = ("llama", "mistral", "qwen2")
+_WIDTHS = ("hidden_size", "intermediate_size", "num_attention_heads")
+#: The model types whose layers the form describes, and the keys whose values follow from nothing else in the config.
+_NEEDED_KEYS = {
+    "llama": _WIDTHS,
+    "mistral": (*_WIDTHS, "num_key_value_heads", "sliding_window"),
+    "qwen2": (*_WIDTHS, "num_key_value_heads"),
+}
+FAMILIES = tuple(_NEEDED_KEYS)
 #: The files with the code of the config and of the model, which are copied into the checkpoint.
 CODE = tuple(sorted(Path(__file__).with_name("decilm").glob("*.py")))
 ARCHITECTURE = "DeciLMForCausalLM"
@@ -50,7 +56,7 @@ def why_not(config: Mapping[str, Any]) -> str | None:
     family = config.get("model_type")
     if family not in FAMILIES:
         return f"block_configs describes the layers of {', '.join(FAMILIES)} only, and this model is a {family}"
-    missing = [key for key in ("hidden_size", "intermediate_size", "num_attention_heads") if key not in config]
+    missing = [key for key in _NEEDED_KEYS[family] if key not in config]
     if missing:
         return f"block_configs needs {missing[0]}, which the config does not give"
     if config.get("hidden_act", "silu") != "silu":
@@ -117,23 +123,28 @@ def config_with_blocks(config: Mapping[str, Any], kept: KeptBlocks) -> dict[str,
         }
         for block in kept.blocks
     ]
-    missing: dict[str, list[Part]] = {}
-    for number, block in enumerate(kept.blocks):
-        for part in PARTS:
-            if getattr(block, part) is None:
-                missing[str(number)] = [part]
-    written["per_layer_config"] = {number: {"skip": parts} for number, parts in missing.items()}
+    written["per_layer_config"] = {
+        str(number): {"skip": [part]}
+        for number, block in enumerate(kept.blocks)
+        for part in PARTS
+        if getattr(block, part) is None
+    }
+    scaling = config.get("rope_scaling")
+    if scaling and "type" in scaling:  # mlx-lm reads the newer name alone
+        written["rope_scaling"] = {"rope_type": scaling["type"], **scaling}
     return written
 
 
 def unread(config: Mapping[str, Any]) -> dict[str, str]:
     """Return what runtimes cannot run of a model in this form, by their names; empty for another form.
 
+    A model of Nemotron-NAS itself has `block_configs`, too, but no `per_layer_config`.
+
     Args:
         config: The content of ``config.json``.
     """
     blocks = config.get("block_configs")
-    if not blocks or config.get("architectures") != [ARCHITECTURE]:
+    if not blocks or "per_layer_config" not in config:
         return {}
     reasons = {"llama.cpp": "layers without one of their halves in this form; `raysearch export --gguf` writes its own"}
     if blocks[0]["attention"]["no_op"]:

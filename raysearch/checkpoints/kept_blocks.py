@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from raysearch.core.mask import PARTS, Half, Mask, Part
+from raysearch.core.mask import OTHER_PART, PARTS, Half, Mask, Part
 from raysearch.core.site import Block, Sites
 from raysearch.errors import UnsupportedModelError
 
@@ -81,11 +81,8 @@ class KeptBlocks:
 
         That is the layer of the other half if it lacks this one. The layers are ascending.
         """
-        layers = []
-        for block in self.blocks:
-            attention, mlp = block
-            layer, other = (attention, mlp) if part == "attention" else (mlp, attention)
-            layers.append(other if layer is None else layer)
+        other_part = OTHER_PART[part]
+        layers = (getattr(block, part if getattr(block, part) is not None else other_part) for block in self.blocks)
         return tuple(layer for layer in layers if layer is not None)
 
     def number_of(self, layer: int, name: str) -> int | None:

@@ -17,6 +17,8 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
+import numpy as np
+
 from raysearch.core.mask import Half, Mask
 from raysearch.core.place_limits import PlaceLimits
 from raysearch.core.site import Sites
@@ -118,8 +120,8 @@ class Problem:
         most = min(problem.most_disjoint(problem.free) * limits.group, total - 1)
         possible = list(range(limits.group, most + 1, limits.group))
         if space.keeps_blocks:
-            depths = {size: n_layers - size * space.n_halves // 2 for size in possible}
-            possible = [size for size in possible if depths[size] not in limits.refused_depths]
+            refused = limits.refused_depths
+            possible = [size for size in possible if n_layers - size * space.n_halves // 2 not in refused]
         if not possible:
             raise _nothing_to_remove(space, total, protect, model, limits)
         sizes = _sizes(remove, possible, model, limits)
@@ -143,7 +145,16 @@ class Problem:
     @property
     def noun(self) -> str:
         """The name of a site in a sentence: ``layer``, ``pair`` …, or ``group`` if the sites are groups of layers."""
-        return "group" if self.space is LAYERS and not self.sites.are_layers else self.space.noun
+        return "group" if self._is_of_groups else self.space.noun
+
+    @property
+    def plural(self) -> str:
+        """The plural of `noun`."""
+        return "groups" if self._is_of_groups else self.space.plural
+
+    @property
+    def _is_of_groups(self) -> bool:
+        return self.space is LAYERS and not self.sites.are_layers
 
     @property
     def size(self) -> int:
@@ -180,13 +191,18 @@ class Problem:
         """The number of legal masks of `n_remove` sites."""
         if not self.has_overlaps:
             return math.comb(len(self.free), self.n_remove)
-        # By the number of sites that are still to be removed: the number of ways, with the free sites from an index on.
-        ways_from = [[1] + [0] * self.n_remove]
-        for place in reversed(range(len(self.free))):
-            later = ways_from[len(self.free) - 1 - place]
-            after = ways_from[len(self.free) - self._next_disjoint(place)]
-            ways_from.append([1] + [later[size] + after[size - 1] for size in range(1, self.n_remove + 1)])
-        return ways_from[-1][self.n_remove]
+        return self._n_masks_from[0][self.n_remove]
+
+    @cached_property
+    def _n_masks_from(self) -> list[list[int]]:
+        """The numbers of legal masks of the free sites from a place on, by place and by the size of the masks."""
+        n_free = len(self.free)
+        numbers = [[1] + [0] * self.n_remove for _ in range(n_free + 1)]
+        for place in reversed(range(n_free)):
+            without_site = numbers[place + 1]
+            with_site = numbers[self._next_disjoint(place)]
+            numbers[place] = [1] + [without_site[size] + with_site[size - 1] for size in range(1, self.n_remove + 1)]
+        return numbers
 
     def _next_disjoint(self, place: int) -> int:
         """Return the place in `free` of the first later site that does not overlap; sites are in the model's order."""
@@ -195,10 +211,41 @@ class Problem:
         return next((other for other in later if self.free[other] not in overlapping), len(self.free))
 
     def solutions(self) -> Iterator[Mask]:
-        """Yield every legal mask of `n_remove` sites, in mask order."""
-        for indices in itertools.combinations(self.free, self.n_remove):
-            if not self.has_overlaps or self._are_disjoint(indices):
-                yield Mask(indices)
+        """Return every legal mask of `n_remove` sites, one after another, in mask order."""
+        if self.has_overlaps:
+            return map(Mask, self._disjoint_from(0, self.n_remove))
+        return map(Mask, itertools.combinations(self.free, self.n_remove))
+
+    def _disjoint_from(self, first_place: int, size: int) -> Iterator[tuple[int, ...]]:
+        """Yield every legal choice of so many free sites from a place on, in order."""
+        if size == 0:
+            yield ()
+            return
+        for place in range(first_place, len(self.free)):
+            if not self._n_masks_from[place][size]:
+                return
+            for later in self._disjoint_from(self._next_disjoint(place), size - 1):
+                yield (self.free[place], *later)
+
+    def draw(self, rng: np.random.Generator) -> Mask:
+        """Return a random mask of `n_remove` sites. All legal masks have the same probability.
+
+        Args:
+            rng: The source of random numbers.
+
+        Returns:
+            The mask.
+        """
+        indices: list[int] = []
+        place = 0
+        while size := self.n_remove - len(indices):
+            next_place = self._next_disjoint(place)
+            if rng.random() < self._n_masks_from[next_place][size - 1] / self._n_masks_from[place][size]:
+                indices.append(self.free[place])
+                place = next_place
+            else:
+                place += 1
+        return Mask(tuple(indices))
 
     def children(self, parents: Iterable[Mask]) -> tuple[Mask, ...]:
         """Return all legal masks that remove one site more than a parent, each once, in order.

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
@@ -174,7 +175,11 @@ def find_halves(layer: nn.Module, convention: Convention, state: State, call: La
                 between = convention.run(layer, state.clone(), call)
             with halves.alone("mlp"):
                 after = convention.run(layer, between, call).hidden
+        except torch.OutOfMemoryError:
+            raise
         except (TypeError, ValueError, AttributeError, IndexError, RuntimeError) as error:
+            if "CUDA error" in str(error):  # of the device; another replica may succeed
+                raise
             return f"does not run without one of its parts ({type(error).__name__})"
         return None if torch.equal(after, output) else "computes something else than its attention, then its MLP"
 
@@ -261,11 +266,11 @@ class _ModuleCall:
 
     @property
     def has_matrices(self) -> bool:
-        return any(weights.ndim > 1 for weights in self.module.parameters())
+        return any(weights.ndim > 1 for weights in _weights(self.module))
 
     def mixes_tokens(self) -> bool:
         """Return whether the output at some token depends on the first token."""
-        if not any(True for _ in self.module.parameters()):
+        if not any(True for _ in _weights(self.module)):
             return False
         args = list(self.args)
         kwargs = dict(self.kwargs)
@@ -278,6 +283,11 @@ class _ModuleCall:
         after = output[0] if isinstance(output, (tuple, list)) else output
         before = self.hidden_output.flatten(0, -2)[1:]
         return bool((after.flatten(0, -2)[1:] - before).norm() > _MIXING * before.norm())
+
+
+def _weights(module: nn.Module) -> Iterator[Tensor]:
+    """Yield the weights of a module; those of quantised layers may be buffers."""
+    return itertools.chain(module.parameters(), module.buffers())
 
 
 def _calls_of_children(layer: nn.Module, run: Callable[[], Any]) -> Sequence[_ModuleCall]:

@@ -31,6 +31,7 @@ def remove_layers(stack: LayerStack, mask: Mask) -> PreTrainedModel:
     Returns:
         A model with the weights of the kept layers, renumbered, and a config that describes them.
     """
+    assert not mask.halves, "only whole layers"
     model = stack.model
     kept_layers = stack.sites.kept_layers(mask)
     n_layers = len(stack.layers)

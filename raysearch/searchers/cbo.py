@@ -95,7 +95,8 @@ class CboSearcher(Searcher):
         lowest = lowest_states(model, problem.n_remove, self.k, rng, self.time_limit_s)
         if not lowest.states:
             raise EvaluationError(
-                f"no mask of {problem.n_remove} {problem.noun}s is left: too many pairs could not be evaluated: {cause}"
+                f"no mask of {problem.n_remove} {problem.plural} is left: too many pairs could not be evaluated: "
+                f"{cause}"
             )
         yield Remark("proven_states", lowest.proven)
         yield Remark("solver_gap", lowest.gap)
@@ -123,7 +124,7 @@ def pair_model(problem: Problem, scores: Scores) -> tuple[list[int], Ising]:
     layers = [layer for layer in problem.free if Mask.of(layer) in scores]
     if len(layers) < problem.n_remove:
         raise EvaluationError(
-            f"only {len(layers)} of {len(problem.free)} {problem.noun}s could be ablated, too few to remove "
+            f"only {len(layers)} of {len(problem.free)} {problem.plural} could be ablated, too few to remove "
             f"{problem.n_remove}: {next(iter(scores.failed.values()))}"
         )
     linear = np.array([scores[Mask.of(layer)] - dense for layer in layers])

@@ -95,10 +95,10 @@ def exchanges(problem: Problem, centre: Mask, costs: NDArray[np.float64]) -> lis
     cost = dict(zip(problem.free, np.where(np.isnan(costs), np.inf, costs).tolist(), strict=True))
     kept_layers = [layer for layer in problem.free if layer not in centre]
     masks = (
-        centre - out | back
+        centre - removed_run | kept_run
         for length in range(1, len(centre) + 1)
-        for out in runs(problem, centre, length)
-        for back in runs(problem, kept_layers, length)
+        for removed_run in runs(problem, centre, length)
+        for kept_run in runs(problem, kept_layers, length)
     )
     return sorted(filter(problem.is_legal, masks), key=lambda mask: (sum(cost[layer] for layer in mask), mask))
 

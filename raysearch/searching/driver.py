@@ -94,7 +94,7 @@ def _checked(searcher: Searcher, problem: Problem, seed: int) -> SearchGenerator
     except StopIteration as stop:
         mask = stop.value
     if not isinstance(mask, Mask) or not problem.is_solution(mask):
-        raise ContractError(f"{name} returned {mask}, which does not remove {problem.n_remove} legal {problem.noun}s")
+        raise ContractError(f"{name} returned {mask}, which does not remove {problem.n_remove} legal {problem.plural}")
     if mask not in scored:
         raise ContractError(f"{name} returned {mask} without a score for it")
     return mask

@@ -112,21 +112,23 @@ def statistic_of_sites(statistic: Statistic, values: NDArray[np.float64], sites:
     Args:
         statistic: The statistic, of layers if the sites are layers or groups of them; else of halves.
         values: Its values, [S, P] or [S, P + 1, P + 1] for P layers or halves.
-        sites: The sites, G of them; those of halves have as many halves each.
+        sites: The sites, G of them. If they overlap, they have as many halves each.
 
     Returns:
         The values, [S, G] or [S, G + 1, G + 1].
     """
-    if not statistic.is_of_halves:
-        starts = [site.halves[0].layer for site in sites]
-        ends = [*starts, sites.n_layers]
-        return values[:, ends][:, :, ends] if statistic.is_of_depths else np.add.reduceat(values, starts, axis=1)
-    positions = np.array([[half.position for half in site.halves] for site in sites])
+    if statistic.is_of_halves:
+        positions = [[half.position for half in site.halves] for site in sites]
+        last_depth = 2 * sites.n_layers
+    else:
+        positions = [[half.layer for half in site.halves[::2]] for site in sites]
+        last_depth = sites.n_layers
     if not statistic.is_of_depths:
-        return values[:, positions].sum(axis=2)
-    n_halves = 2 * sites.n_layers
-    depths = np.array([*positions[:, 0], n_halves])
+        return np.stack([values[:, positions_of_site].sum(axis=1) for positions_of_site in positions], axis=1)
+    depths = np.array([*(first for first, *_ in positions), last_depth])
+    if not any(sites.overlaps):
+        return values[:, depths][:, :, depths]
     numbers = np.arange(len(depths))
     # Overlapping sites are not consecutive, so k sites from a depth on end k times the width of a site later.
-    ends_of_windows = depths[:, None] + positions.shape[1] * (numbers - numbers[:, None])
-    return values[:, depths[:, None], ends_of_windows.clip(0, n_halves)]
+    ends_of_windows = depths[:, None] + len(positions[0]) * (numbers - numbers[:, None])
+    return values[:, depths[:, None], ends_of_windows.clip(0, last_depth)]

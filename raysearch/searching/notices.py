@@ -22,6 +22,7 @@ from raysearch.searching.gguf_masks import refused_masks
 from raysearch.searching.observer import Observer
 from raysearch.searching.spec import SearchSpec
 from raysearch.text.numbers import size
+from raysearch.text.sentences import listed
 
 _LARGE = 10**7  # bytes; a file of this size takes some seconds to read
 
@@ -108,7 +109,7 @@ def warn_of_image_layers(info: ModelInfo, problem: Problem, observer: Observer) 
 
 
 def warn_of_formats(info: ModelInfo, space: Space, observer: Observer) -> None:
-    """Warn if no format of exports can hold the masks of a search.
+    """Warn if a format of exports cannot hold the masks of a search.
 
     Args:
         info: The model.
@@ -116,11 +117,17 @@ def warn_of_formats(info: ModelInfo, space: Space, observer: Observer) -> None:
         observer: Gets the warning.
     """
     formats = formats_of({**info.config, **info.code}, space)
-    if all(form.why_not is not None for form in formats):
-        reasons = "; ".join(f"{form.title}: {form.why_not}" for form in formats)
+    usable = [form.title for form in formats if form.why_not is None]
+    reasons = "; ".join(f"{form.title}: {form.why_not}" for form in formats if form.why_not is not None)
+    if not usable:
         observer.warn(
             f"masks of space={space.name} can be searched and assessed, but not exported, since no format holds such a "
             f"{info.model.name} ({reasons}); space=pairs gives models that every runtime loads"
+        )
+    elif reasons:
+        observer.warn(
+            f"masks of space={space.name} can be exported as {listed(usable)} only ({reasons}); space=pairs gives "
+            "models that every runtime loads"
         )
 
 

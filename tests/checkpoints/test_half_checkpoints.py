@@ -15,6 +15,7 @@ from tokenizers.models import WordLevel
 from torch import Tensor, nn
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerFast
 
+from raysearch.checkpoints.block_configs import config_with_blocks, unread, why_not
 from raysearch.checkpoints.checkpoint import Checkpoint
 from raysearch.checkpoints.config_rules import cut_config
 from raysearch.checkpoints.half_formats import formats_of
@@ -340,6 +341,30 @@ def test_models_without_a_format_are_refused_before_anything_is_written(tmp_path
         info = describe(write(name, build, tmp_path / name))
         why_not = {form.name: form.why_not for form in formats_of({**info.config, **info.code}, SPACES["halves"])}
         assert why_not["checkpoint"] is None, name
+
+
+def test_a_config_gives_what_follows_from_no_other_key() -> None:
+    """Without its own value, transformers gives a Mistral windows, and a Qwen 2 as many heads of keys as Qwen 2 has."""
+    widths = {"hidden_size": 64, "intermediate_size": 96, "num_attention_heads": 4}
+    mistral = {**widths, "model_type": "mistral", "num_key_value_heads": 2, "sliding_window": None}
+    assert why_not(mistral) is None
+    assert why_not({**widths, "model_type": "llama"}) is None, "as many heads of keys as of queries"
+    for key in ("num_key_value_heads", "sliding_window"):
+        reason = why_not({name: value for name, value in mistral.items() if name != key})
+        assert reason == f"block_configs needs {key}, which the config does not give"
+
+
+def test_models_of_nemotron_nas_themselves_are_not_those_of_raysearch() -> None:
+    block = {"attention": {"n_heads_in_group": 8, "no_op": False}, "ffn": {"ffn_mult": 2.6, "no_op": False}}
+    config = {"architectures": ["DeciLMForCausalLM"], "model_type": "nemotron-nas", "block_configs": [block] * 4}
+    assert not unread(config)
+
+
+def test_mlx_reads_the_type_of_scaled_rotary_embeddings_by_its_newer_name() -> None:
+    config = {"model_type": "llama", "hidden_size": 64, "intermediate_size": 96, "num_attention_heads": 4}
+    config["rope_scaling"] = {"type": "linear", "factor": 4.0}
+    written = config_with_blocks(config, KeptBlocks((Block(0, 0), Block(None, 1)), 2))
+    assert written["rope_scaling"] == {"rope_type": "linear", "type": "linear", "factor": 4.0}
 
 
 def test_other_code_does_not_run_with_that_of_raysearch(tmp_path: Path, sentences: Sentences) -> None:

@@ -2,6 +2,7 @@
 
 import itertools
 import pickle
+from collections import Counter
 
 import numpy as np
 import pytest
@@ -84,6 +85,26 @@ def test_protected_halves_and_layers_stay():
         "mlp": ["1m", "3m"],
         "halves": ["1a", "1m", "2a", "3a", "3m"],
     }
+
+
+@pytest.mark.parametrize("space", SPACES)
+def test_random_masks_have_the_same_probability(space: str):
+    problem = Problem.create(N_LAYERS, 2, protect=[0], space=SPACES[space])
+    rng = np.random.default_rng(0)
+    n_draws = 4_000
+    counts = Counter(problem.draw(rng) for _ in range(n_draws))
+    share = 1 / problem.n_solutions
+    assert set(counts) == {*problem.solutions()}
+    deviation = (n_draws * share * (1 - share)) ** 0.5
+    assert all(abs(count - n_draws * share) < 4 * deviation for count in counts.values())
+
+
+def test_the_few_masks_of_almost_all_pairs_are_listed_without_the_others():
+    problem = Problem.create(20, 18, space=SPACES["pairs"])
+    solutions = [*problem.solutions()]
+    assert len(solutions) == problem.n_solutions == 7_315
+    assert solutions == sorted(solutions)
+    assert all(map(problem.is_solution, solutions))
 
 
 def test_a_solution_completes_any_legal_mask():

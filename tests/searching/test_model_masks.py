@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
+
 import numpy as np
 import pytest
 
 from raysearch.core.mask import Mask
 from raysearch.core.problem import Problem
-from raysearch.core.site import Sites
+from raysearch.core.site import Site, Sites
 from raysearch.core.space import SPACES
 from raysearch.core.statistic import Statistic
 from raysearch.errors import UserError
@@ -44,6 +46,20 @@ def test_distances_of_sites_are_those_between_the_ends_of_windows() -> None:
             np.testing.assert_array_equal(window, distances[:, site, site + 2 * size])
     of_halves = statistic_of_sites(statistic, distances, SPACES["halves"].select(LAYERS))
     np.testing.assert_array_equal(of_halves, distances)
+
+
+def test_sites_of_several_layers_may_overlap() -> None:
+    couples = LAYERS.of_model(Site.joined(couple) for couple in itertools.pairwise(LAYERS))
+    scores = statistic_of_sites(Statistic.TAYLOR, np.array([[1.0, 10.0, 100.0, 1e3, 1e4]]), couples)
+    assert scores.tolist() == [[11, 110, 1100, 11000]]
+    distances = np.random.default_rng(0).random((2, N + 1, N + 1))
+    of_couples = statistic_of_sites(Statistic.ANGULAR_DISTANCE_LAST, distances, couples)
+    np.testing.assert_array_equal(of_couples[:, 0, 1], distances[:, 0, 2])
+    np.testing.assert_array_equal(of_couples[:, 1, 3], distances[:, 1, 5])
+    groups = LAYERS.in_groups(2)  # the last one has one layer
+    assert statistic_of_sites(Statistic.TAYLOR, np.arange(5.0)[None], groups).tolist() == [[1, 5, 4]]
+    of_groups = statistic_of_sites(Statistic.ANGULAR_DISTANCE_LAST, distances, groups)
+    np.testing.assert_array_equal(of_groups, distances[:, [0, 2, 4, 5]][:, :, [0, 2, 4, 5]])
 
 
 def test_a_window_of_pairs_may_begin_with_an_mlp() -> None:

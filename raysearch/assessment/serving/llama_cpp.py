@@ -18,6 +18,7 @@ from raysearch.assessment.serving.runtime import ServingRuntime, as_words, writt
 from raysearch.checkpoints.gguf_pruning import prune_gguf
 from raysearch.core.mask import Mask
 from raysearch.errors import UserError
+from raysearch.models.export import kept_blocks
 from raysearch.models.source import gguf_file
 from raysearch.models.spec import ModelInfo
 from raysearch.searching.serve_options import ServeOptions
@@ -61,6 +62,11 @@ class LlamaCpp(ServingRuntime):
             if mask:
                 prune_gguf(source, mask, out, sizes=info.sizes, search_id="")
             return out if mask else source
+        if not kept_blocks(info, mask).are_complete:
+            raise UserError(
+                f"llama.cpp's converter reads no layers without one of their halves, which {mask} leaves; use a GGUF "
+                "file as the model"
+            )
         pruned = folder / "checkpoint"
         pruned.mkdir()
         checkpoint = written_checkpoint(info, mask, pruned, files)

@@ -18,6 +18,8 @@ _LAST_RESORT = -1e9
 def draw_mask(problem: Problem, rng: np.random.Generator, logits: NDArray[np.float64] | None = None) -> Mask:
     """Draw M of the free layers without replacement, one after another with probabilities softmax(logits).
 
+    Without logits all masks have the same probability, also if sites overlap.
+
     Args:
         problem: The space of legal masks.
         rng: The source of random numbers.
@@ -29,6 +31,8 @@ def draw_mask(problem: Problem, rng: np.random.Generator, logits: NDArray[np.flo
     Source: Kool et al. 2019 (arXiv 1903.06059): adding Gumbel noise to each logit and taking the M largest sums has
     the same distribution.
     """
+    if logits is None and problem.has_overlaps:
+        return problem.draw(rng)
     free = np.array(problem.free)
     keys = rng.gumbel(size=len(free)) + (0.0 if logits is None else logits)
     return problem.completed(problem.dense, free[np.argsort(-keys, kind="stable")].tolist())
