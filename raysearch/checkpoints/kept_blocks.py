@@ -81,8 +81,10 @@ class KeptBlocks:
 
         That is the layer of the other half if it lacks this one. The layers are ascending.
         """
-        other_part = OTHER_PART[part]
-        layers = (getattr(block, part if getattr(block, part) is not None else other_part) for block in self.blocks)
+        layers = []
+        for block in self.blocks:
+            layer = getattr(block, part)
+            layers.append(getattr(block, OTHER_PART[part]) if layer is None else layer)
         return tuple(layer for layer in layers if layer is not None)
 
     def number_of(self, layer: int, name: str) -> int | None:
