@@ -127,7 +127,7 @@ class Search:
             return {} if record.result is None else recorded_assessments(ledger, record)
 
     def recoveries(self) -> list[RecoveryRecord]:
-        """Return the recoveries of the search's masks in the order of their creation; empty if there are none.
+        """Return the recoveries of the search's masks, the one that was run last at the end; empty if there are none.
 
         They include recoveries for other searches that found the same masks of the model; see
         `RecoveryRecord.search_id`.
@@ -233,7 +233,9 @@ class Search:
         repository = repository_for_export(push, public, overwrite)
         with self._opened() as (ledger, record):
             mask = record.best_of_size(remove).mask
-            ran = runs_of(ledger, record.finished_result.fingerprints["model"], mask)
+            result = record.finished_result
+            is_repaired = result.settings.repair != "none"  # and runtimes have run the mask without its repair
+            ran = {} if is_repaired else runs_of(ledger, result.fingerprints["model"], mask)
         spec = build.recorded_search(record.config)
         folder = as_path("--out", out)
         return export_search(

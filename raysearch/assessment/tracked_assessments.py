@@ -106,9 +106,15 @@ def _answers(assessments: Assessments, mask: Mask) -> dict[str, _Answers]:
 
 
 def _recorded(ledger: Ledger, search: SearchRecord, name: str, kind: Any) -> dict[str, Any]:
-    """Return the recorded values of a search's mask, each of a type, under a name of the ledger."""
-    mask = search.finished_result.mask
-    model = search.finished_result.fingerprints["model"]
+    """Return the recorded values of a search's mask, each of a type, under a name of the ledger.
+
+    There are none if the search's masks are repaired: those of the same mask are without its repair.
+    """
+    result = search.finished_result
+    if result.settings.repair != "none":
+        return {}
+    mask = result.mask
+    model = result.fingerprints["model"]
     values: dict[str, Any] = read_assessments(ledger, model, name, [mask], dict[str, kind]).get(mask, {})
     return values
 

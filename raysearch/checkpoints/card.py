@@ -190,7 +190,9 @@ def runtime_values(readings: Sequence[Reading], name: str, was_run: bool) -> dic
     return {"runtimes": rows, "refusals": refusals, "has_code": any(reading.has_code for reading in readings)}
 
 
-def verified_text(max_logit_difference: float | None, not_run: str | None, has_code: bool = False) -> str:
+def verified_text(
+    max_logit_difference: float | None, not_run: str | None, *, has_code: bool = False, is_scaled: bool = False
+) -> str:
     """Return how an exported checkpoint was compared with the masked dense model, as a sentence.
 
     Args:
@@ -198,6 +200,7 @@ def verified_text(max_logit_difference: float | None, not_run: str | None, has_c
             files were compared.
         not_run: Why they were not run, as a clause; None if they were run.
         has_code: Whether raysearch has written code into the checkpoint, which transformers has run.
+        is_scaled: Whether the masked model multiplies its state by factors at its cuts.
 
     Returns:
         The sentence.
@@ -208,9 +211,10 @@ def verified_text(max_logit_difference: float | None, not_run: str | None, has_c
             "weights belong to the model that transformers builds from the config."
         )
     transformers = "transformers with its code" if has_code else "plain transformers"
+    masked_model = "the masked dense model with these factors" if is_scaled else "the masked dense model"
     return (
-        f"The checkpoint was loaded by {transformers} and compared with the masked dense model; largest logit "
-        f"difference {max_logit_difference:.2g}."
+        f"The checkpoint was loaded by {transformers} and compared with {masked_model}; largest logit difference "
+        f"{max_logit_difference:.2g}."
     )
 
 

@@ -3,11 +3,11 @@
 The layers that stay expect a state of the size that the removed layers would have made of it. A run of removed layers
 a … b - 1 leaves out what makes h_b of h_a, so the state is multiplied by
 
-    s(a, b) = mean over tokens of |h_b| / |h_a|        in the dense model (`Statistic.NORM_RATIO`)
+    s(a, b) = mean of |h_b| / |h_a| over the tokens of each sample, then over samples
 
-before layer b runs. A factor depends on the cut and on the dense model alone, never on the mask or on how a search came
-to it. The factors of several cuts multiply, since each cut multiplies the state once. A cut at the end of the model has
-no factor: the final norm would remove it.
+in the dense model (`Statistic.NORM_RATIO`), before layer b runs. A factor depends on the cut and on the dense model
+alone, never on the mask or on how a search came to it. The factors of several cuts multiply, since each cut multiplies
+the state once. A cut at the end of the model has no factor: the final norm would remove it.
 
 Source: Prune&Comp (arXiv 2507.18212), which compensates the gap of magnitudes at a cut.
 """

@@ -25,7 +25,7 @@ def with_values_of(
     """Return a checkpoint with the values that some parameters have in memory; all other tensors stay as they are.
 
     transformers writes these parameters, so it decides their names and how they are divided. They get the dtype that
-    they have in the checkpoint.
+    they have in the checkpoint, unless that would round them.
 
     Args:
         model: The model in memory, which was loaded from the checkpoint.

@@ -385,7 +385,9 @@ def _write_documents(
         runtimes: What each runtime but transformers would run.
     """
     has_code = any(reading.has_code for reading in runtimes)
-    verified = verified_text(proof.max_logit_difference, proof.not_run, has_code)
+    verified = verified_text(
+        proof.max_logit_difference, proof.not_run, has_code=has_code, is_scaled=bool(pruned.scales)
+    )
     card = model_card(
         pruned,
         evidence,

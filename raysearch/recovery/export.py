@@ -131,7 +131,7 @@ def export_recovered_as_gguf(
 
 
 def last_recovery(record: SearchRecord, ledger: Ledger, remove: int | None) -> RecoveryRecord:
-    """Return the last recovery of a search's mask whose checkpoint still exists.
+    """Return the last recovery of a search's mask whose checkpoint still exists; of a search in stages, its own.
 
     Args:
         record: The search's record.
@@ -145,8 +145,11 @@ def last_recovery(record: SearchRecord, ledger: Ledger, remove: int | None) -> R
         UserError: There is no such recovery.
     """
     mask = record.best_of_size(remove).mask
+    staged = record.finished_result.staged
     recoveries = [
-        recovery for recovery in recoveries_of_search(ledger, record) if recovery.mask == mask and recovery.out
+        recovery
+        for recovery in recoveries_of_search(ledger, record)
+        if recovery.mask == mask and recovery.out and (staged is None or recovery.recovery_id == staged.recovery_id)
     ]
     if not recoveries:
         raise UserError(

@@ -299,17 +299,18 @@ class StagedSearch:
         last = self.records[-1]
         number = len(self.records)
         mask = last.mask
+        training = joined([stage.training for stage in self.records])
         evidence = RecoveryEvidence(
             recovery_id=self.name,
             search_id=self.record.search_id,
             model=self.search.evaluation.model.label,
             mask=mask,
             n_layers_dense=self.teacher.info.sites.n_layers,
-            method=self.spec.options,
+            method=replace(self.spec.options, learning_rate=training.learning_rate or self.spec.options.learning_rate),
             rows=last.rows,
             data=describe_data(self.spec),
             left_out=last.left_out,
-            training=joined([stage.training for stage in self.records]),
+            training=training,
             version=VERSION,
             stages=tuple(stages),
         )

@@ -53,9 +53,7 @@ def forecast_search(spec: SearchSpec, observer: Observer) -> SearchForecast:
     """
     evaluation = spec.evaluation
     info = describe_model(evaluation.model, observer)
-    for recovery in (spec.refiner, spec.healer):
-        if recovery is not None:
-            recovery.check(info)
+    spec.check_model(info)
     expected = expected_cost(spec, info)
     evaluation.cluster.check_model(info.model)
     as_folder("store", evaluation.ledger.parent)

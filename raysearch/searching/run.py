@@ -123,9 +123,7 @@ def search_rounds(
     is_alone = context is None
     context = context or StudyContext(describe_model(spec.evaluation.model, observer))
     info = context.info
-    for recovery in (spec.refiner, spec.healer):
-        if recovery is not None:
-            recovery.check(info)
+    spec.check_model(info)
     problem = spec.problem(info)  # refuses numbers that do not fit, before anything is written
     expected = expected_cost(spec, info) if is_alone else None
     if context.prepared is None:

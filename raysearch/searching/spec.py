@@ -206,6 +206,11 @@ class SearchSpec:
                 f"{stages} removes {sum(schedule)} layers, and remove={self.remove} asks for another number; use "
                 f"remove={sum(schedule)}, or another schedule"
             )
+        if self.evaluation.weighting is not None:
+            raise UserError(
+                f"{stages} searches other models after the first stage, which would scale the losses of "
+                "objective=weighted by other references; use one of its objectives alone"
+            )
         if self.space is not LAYERS:
             raise UserError(f"{stages} removes whole layers, not space={self.space.name}; use space=layers")
         if self.target:
@@ -255,6 +260,28 @@ class SearchSpec:
                 raise UserError(
                     f"speed.{name}={value} is for transformers, and {runtime} is measured by the options of serve; use "
                     f"serve.{name}={value}"
+                )
+
+    def check_model(self, info: ModelInfo) -> None:
+        """Refuse a model that cannot be recovered or repaired as the search needs it, before anything is computed.
+
+        Args:
+            info: The model.
+
+        Raises:
+            UserError: The model cannot be trained, or its files cannot hold what a repair changes.
+        """
+        for recovery in (self.refiner, self.healer):
+            if recovery is not None:
+                recovery.check(info)
+        if self.is_repaired:
+            from raysearch.models.loading import load_config  # imports torch
+            from raysearch.models.reading import quantisation_of
+
+            if quantisation_of(load_config(info.model)) is not None:
+                raise UserError(
+                    f"repair={self.evaluation.repair} changes weights, and those of model={info.model.name} are "
+                    "quantised; use the model before it was quantised, or repair=none"
                 )
 
     def check_unrepaired(self, command: str, remedy: str) -> None:

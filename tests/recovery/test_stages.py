@@ -105,6 +105,9 @@ def test_stages_may_repair_in_closed_form_instead_of_training(
     assert len(recovery.training.cuts) >= 2
     assert all("of the model of stage" in cut.cut for cut in recovery.training.cuts)
     model = final_folder(cwd / "mlruns")
+    card = (model / "README.md").read_text()
+    assert "the rest was recovered in turns, in 2 stages" in card
+    assert "teacher" not in card
     (scored,) = done(run, "score", *world.overrides(model=model, store="other"), "masks=[[]]")
     assert result["staged"]["stages"][-1]["recovered_loss"] == pytest.approx(scored["loss"], rel=1e-6)
 
@@ -297,6 +300,7 @@ def test_mistakes_are_refused_in_one_sentence(
         ["space=pairs"],
         ["target=vllm"],
         ["objective=kl"],
+        ["objective=weighted", "objective.parts=[{of:'objective=perplexity'},{of:'objective=perplexity seed=1'}]"],
         ["refine=recover"],
         ["heal.recover_with=3"],
         ["heal.recover_with=recovery.rate=1"],

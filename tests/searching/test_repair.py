@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import shutil
 from contextlib import closing
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -14,7 +16,9 @@ from transformers import AutoModelForCausalLM
 import raysearch
 from raysearch.configuration import build
 from raysearch.core.json import from_json, to_json
+from raysearch.errors import UserError
 from raysearch.ledger.ledger import Ledger
+from raysearch.models.source import locate
 from raysearch.searching.forecaster import expected_cost
 from raysearch.searching.notices import describe_model
 from raysearch.searching.observer import Observer, Tracker
@@ -97,6 +101,28 @@ def test_a_record_without_scales_is_read() -> None:
     for trial in record["trials"]:
         del trial["scales"]
     assert from_json(SearchResult, json.dumps(record)) == greedy_search()
+
+
+def test_what_is_recorded_of_a_mask_is_without_its_repair(world: World, cwd: Path) -> None:
+    one_mask = world.search(remove=1, protect="[0,1,3,4]")
+    plain = raysearch.search(*one_mask)
+    text = f"data=file data.path={world.text} data.sampling=sequential data.samples=4 data.allow_evaluation_split=true"
+    plain.assess("assess=none", f"assess.texts.mine={text}", "assess.seq_len=16")
+    scaled = raysearch.search(*one_mask, "repair=scale")
+    assert scaled.result.mask == plain.result.mask
+    assert plain.assessed()
+    assert not scaled.assessed()
+
+
+def test_quantised_weights_hold_no_scales(world: World, cwd: Path, sentences: Sentences) -> None:
+    shutil.copytree(world.model, cwd / "quantised")
+    config = json.loads((cwd / "quantised/config.json").read_text())
+    config["quantization_config"] = {"quant_method": "fp8", "weight_block_size": [128, 128]}
+    (cwd / "quantised/config.json").write_text(json.dumps(config))
+    spec = build.search_spec(world.search(model="quantised", repair="scale"))
+    info: Any = SimpleNamespace(model=locate(spec.evaluation.model))
+    with sentences.refused(UserError):
+        spec.check_model(info)
 
 
 def test_what_does_not_know_repaired_masks_is_refused(world: World, cwd: Path, sentences: Sentences) -> None:
