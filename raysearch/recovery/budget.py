@@ -103,6 +103,10 @@ class Budget:
             "without the assessment"
         )
 
+    def left_out(self, n_rows: int) -> dict[str, int]:
+        """Return the number of rows that the steps do not see, by the reason; empty if they see all `n_rows`."""
+        return {"beyond --minutes": n_rows - self.rows} if self.rows < n_rows else {}
+
     def limited(self, options: RecoveryOptions) -> RecoveryOptions:
         """Return the options of a training with so many steps, of which at most a fifth are a warm-up."""
         return replace(options, max_steps=self.steps, warmup_steps=min(options.warmup_steps, self.steps // 5))

@@ -43,6 +43,8 @@ from raysearch.text.redaction import redact, redacted
 #: The file of the changed tensors in the folder of trained values, by their names in the pruned model, if neither an
 #: adapter nor all weights were trained.
 CHANGED = "changed.safetensors"
+#: The file in that folder with the history of the training, which marks its end.
+DONE = "history.json"
 
 
 @dataclass(frozen=True)
@@ -226,7 +228,7 @@ def _write_config(folder: Path, pruned: Path, model: ModelSpec) -> None:
 
 def _write_adapter(trained: Path, folder: Path) -> None:
     """Copy an adapter without the path of its pruned checkpoint, which is a folder of this machine."""
-    shutil.copytree(trained, folder, ignore=shutil.ignore_patterns("history.json", "README.md"))
+    shutil.copytree(trained, folder, ignore=shutil.ignore_patterns(DONE, "README.md"))
     file = folder / "adapter_config.json"
     config = json.loads(file.read_text(encoding="utf-8")) | {"base_model_name_or_path": None}
     file.write_text(json.dumps(config, indent=2, sort_keys=True) + "\n", encoding="utf-8")

@@ -11,7 +11,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from raysearch.core.json import from_json, to_json
-from raysearch.recovery.checkpoint import CHANGED
+from raysearch.recovery.checkpoint import CHANGED, DONE
 from raysearch.recovery.hidden import CutTrainer, TrainedCut
 from raysearch.recovery.loss_watch import LossWatch
 from raysearch.recovery.recovery_record import Training
@@ -20,7 +20,6 @@ from raysearch.searching.events import LossPoint
 from raysearch.text.numbers import remaining
 
 CUTS = "cuts"  # the folder of the trained cuts
-_HISTORY = "history.json"
 
 
 def fit_cuts(
@@ -60,12 +59,12 @@ def fit_cuts(
             shutil.rmtree(unfinished, ignore_errors=True)
             unfinished.mkdir(parents=True)
             save_file(trainer.values(cut), unfinished / CHANGED)
-            (unfinished / _HISTORY).write_text(to_json(trained_cut), encoding="utf-8")
+            (unfinished / DONE).write_text(to_json(trained_cut), encoding="utf-8")
             unfinished.rename(folder)
         values_of_cut = load_file(folder / CHANGED)
         trainer.set_values(values_of_cut)
         values |= values_of_cut
-        trained_cuts.append(from_json(TrainedCut, (folder / _HISTORY).read_text(encoding="utf-8")))
+        trained_cuts.append(from_json(TrainedCut, (folder / DONE).read_text(encoding="utf-8")))
     shutil.rmtree(trained, ignore_errors=True)
     trained.mkdir()
     save_file(values, trained / CHANGED)

@@ -250,8 +250,7 @@ def recovery_cost(
         costs = StepCosts(limit.spent_s, step, logits_row_s, stages["checkpoints"])
         budget = fitting_steps(limit, options, len(rows), costs)
         options = budget.limited(options)
-        if budget.rows < len(rows):
-            left_out["beyond --minutes"] = len(rows) - budget.rows
+        left_out.update(budget.left_out(len(rows)))
         rows = rows[: budget.rows]
     n_train = len(rows) - options.n_held_out(len(rows))
     mean_tokens = sum(len(row.ids) for row in rows) / len(rows)

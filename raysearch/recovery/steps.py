@@ -25,7 +25,7 @@ from raysearch.evaluation.memory import release_memory
 from raysearch.evaluation.pool import Pool, opening
 from raysearch.models.spec import ModelSpec
 from raysearch.recovery.budget import Budget, StepCosts, TimeLimit, fitting_steps
-from raysearch.recovery.checkpoint import RecoveryEvidence, write_checkpoint, written_by
+from raysearch.recovery.checkpoint import DONE, RecoveryEvidence, write_checkpoint, written_by
 from raysearch.recovery.planned_recovery import ROWS_CARD, PlannedRecovery, check_room
 from raysearch.recovery.progress import timed
 from raysearch.recovery.prompts import TrainingRow, n_to_train_on, row_of, usable_rows
@@ -35,7 +35,7 @@ from raysearch.recovery.spec import RecoveryOptions, RecoverySpec
 from raysearch.recovery.step_time import StepTime, time_step
 from raysearch.recovery.teacher import ROWS_PER_JOB, TopLogits, top_logits_of
 from raysearch.recovery.trainer import TrainingRows
-from raysearch.recovery.training import DONE, TRAINED, is_trained, train, within_memory
+from raysearch.recovery.training import TRAINED, is_trained, train, within_memory
 from raysearch.searching.export import export_search
 from raysearch.searching.observer import Observer
 from raysearch.text.redaction import redacted
@@ -92,8 +92,7 @@ def heal(
             with timed(stages, "planning"):
                 budget = _budget(recovery, recovery.limit, model, rows, stages.get("checkpoints", 0.0), pool, observer)
             options = budget.limited(options)
-            if budget.rows < len(rows):
-                left_out = {**left_out, "beyond --minutes": len(rows) - budget.rows}
+            left_out = {**left_out, **budget.left_out(len(rows))}
             rows = rows[: budget.rows]
         data = TrainingRows.of(rows, options)
         if options.needs_logits and not is_trained(recovery.folder):

@@ -24,6 +24,7 @@ from raysearch.core.paths import write_atomically
 from raysearch.errors import UserError
 from raysearch.evaluation.memory import release_memory, retry_with_less_memory
 from raysearch.models.loading import quiet
+from raysearch.recovery.checkpoint import DONE
 from raysearch.recovery.cut_training import CUTS, fit_cuts
 from raysearch.recovery.loss_watch import LossWatch
 from raysearch.recovery.range_test import RangeTest, range_test
@@ -44,7 +45,6 @@ T = TypeVar("T")
 
 _log = logging.getLogger(__name__)
 TRAINED = "trained"  # the folder of the trained adapter or weights
-DONE = "history.json"  # the file in it that marks the end of the training
 UNFINISHED = "trained.part"  # the folder of their values until then
 _RANGE_TEST = "learning_rate.json"
 
