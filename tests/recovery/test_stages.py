@@ -300,7 +300,10 @@ def test_mistakes_are_refused_in_one_sentence(
         ["space=pairs"],
         ["target=vllm"],
         ["objective=kl"],
-        ["objective=weighted", "objective.parts=[{of:'objective=perplexity'},{of:'objective=perplexity seed=1'}]"],
+        [
+            "objective=weighted",
+            "objective.parts=[{weight:1,of:'objective=perplexity'},{weight:1,of:'objective=perplexity seed=1'}]",
+        ],
         ["refine=recover"],
         ["heal.recover_with=3"],
         ["heal.recover_with=recovery.rate=1"],
