@@ -11,6 +11,7 @@ continues. The stages write, next to this file, for the model's name, and `NAME-
     heldout  heldout-NAME.csv   the loss of these masks on other text
     speed    speeds-NAME.csv    decoding, prefill and memory of some of them in transformers and llama.cpp
     assess   assessed-NAME.csv  accuracies, the arithmetic probe and perplexities of masks that save as much as layers
+    write    written-NAME.csv   what the masks whose speed is measured write: problems of HumanEval and GSM8K
 """
 
 from __future__ import annotations
@@ -68,6 +69,8 @@ TIMED = {
 #: The models whose masks are also timed in llama.cpp. Gemma 3 without attentions, or with another order of windows, has
 #: no format there.
 SERVED = ("smollm2-135m",)
+#: The folder with the data `humaneval_indented`.
+CONFIGURATION = HERE.parent / "limits_of_layer_pruning" / "conf"
 SHORT_TOKENS = 32  # of a window
 CONTEXT_TOKENS = 8192  # of the KV cache
 Row = dict[str, Any]
@@ -234,19 +237,46 @@ def assessed(setting: Setting) -> Iterator[Row]:
                 yield {**row, "equal": savings, "metric": name, **numbers}
 
 
+def timed_masks(setting: Setting) -> Iterator[tuple[Row, raysearch.Search]]:
+    """Yield the rows of the masks of `TIMED`, of one draw, with their searches."""
+    sizes = {space: size for searcher, space, size in PLANS[setting.name] if searcher == "greedy"}
+    for row in read(setting.table("paths")):
+        is_timed = (row["space"], int(row["size"])) in TIMED[setting.name]
+        if is_timed and (row["searcher"], row["draw"]) == ("greedy", "0"):
+            yield row, searched(setting, 0, "greedy", row["space"], sizes[row["space"]])
+
+
+def written(setting: Setting) -> Iterator[Row]:
+    """Yield numbers on the answers of masks of one draw: whether they are right, and how code fails."""
+    options: Row = {
+        "data_dir": str(setting.data),
+        "generation": {
+            "gsm8k": "data=gsm8k_cot data.samples=16",
+            "humaneval": "data=humaneval_indented data.samples=24",
+        },
+        "answers": {"max_new_tokens": 64, "run_code": True},
+    }
+    for row, search in timed_masks(setting):
+        assessment = search.assess("assess=none", remove=int(row["size"]), config_dir=CONFIGURATION, assess=options)
+        for name, result in assessment.pruned.items():
+            dense = assessment.dense[name].estimate.value
+            yield {
+                **row,
+                "metric": name,
+                "value": result.estimate.value,
+                "error": result.estimate.error,
+                "dense": dense,
+            }
+
+
 def speeds(setting: Setting) -> Iterator[Row]:
     """Yield the speed and memory of masks of one draw, beside the dense model.
 
     They are taken in transformers, and for the models of `SERVED` in llama.cpp too.
     """
-    rows = [row for row in read(setting.table("paths")) if (row["searcher"], row["draw"]) == ("greedy", "0")]
     server = HERE.parents[1] / "tests" / "assessment" / "llama_server.py"
     serving = ["assess.serve=llama.cpp", f"serve.command={sys.executable} {server}"] if setting.name in SERVED else []
-    sizes = {space: size for searcher, space, size in PLANS[setting.name] if searcher == "greedy"}
-    for row in rows:
-        if (row["space"], int(row["size"])) not in TIMED[setting.name]:
-            continue
-        search = searched(setting, 0, "greedy", row["space"], sizes[row["space"]])
+    for row, search in timed_masks(setting):
         assessment = search.assess(
             "assess=none",
             *serving,
@@ -282,6 +312,7 @@ STAGES = {
     "heldout": ("heldout", held_out),
     "assess": ("assessed", assessed),
     "speed": ("speeds", speeds),
+    "write": ("written", written),
 }
 
 
