@@ -259,14 +259,8 @@ def written(setting: Setting) -> Iterator[Row]:
     for row, search in timed_masks(setting):
         assessment = search.assess("assess=none", remove=int(row["size"]), config_dir=CONFIGURATION, assess=options)
         for name, result in assessment.pruned.items():
-            dense = assessment.dense[name].estimate.value
-            yield {
-                **row,
-                "metric": name,
-                "value": result.estimate.value,
-                "error": result.estimate.error,
-                "dense": dense,
-            }
+            numbers = {"metric": name, "value": result.estimate.value, "error": result.estimate.error}
+            yield {**row, **numbers, "dense": assessment.dense[name].estimate.value}
 
 
 def speeds(setting: Setting) -> Iterator[Row]:
