@@ -114,6 +114,12 @@ def searched(setting: Setting, draw: int, searcher: str, space: str, size: int) 
     )
 
 
+def greedy_search(setting: Setting, draw: int, space: str) -> raysearch.Search:
+    """Return the search by greedy that the plan has for a space."""
+    sizes = {space: size for searcher, space, size in PLANS[setting.name] if searcher == "greedy"}
+    return searched(setting, draw, "greedy", space, sizes[space])
+
+
 def paths(setting: Setting) -> Iterator[Row]:
     """Yield the best mask of each size, of each search, with what it saves."""
     info = describe(replace(build.score_spec([*setting.overrides, "masks=[[]]"])[0].model, halves=True))
@@ -227,8 +233,7 @@ def assessed(setting: Setting) -> Iterator[Row]:
         for _, row in compared:
             by_mask.setdefault(row["mask"], row)
         for mask, row in by_mask.items():
-            sizes = {space: size for searcher, space, size in PLANS[setting.name] if searcher == "greedy"}
-            search = searched(setting, draw, "greedy", row["space"], sizes[row["space"]])
+            search = greedy_search(setting, draw, row["space"])
             assessment = search.assess("assess=none", remove=int(row["size"]), assess=options)
             savings = "; ".join(dict.fromkeys(saving for saving, other in compared if other["mask"] == mask))
             for name, result in assessment.pruned.items():
@@ -239,11 +244,10 @@ def assessed(setting: Setting) -> Iterator[Row]:
 
 def timed_masks(setting: Setting) -> Iterator[tuple[Row, raysearch.Search]]:
     """Yield the rows of the masks of `TIMED`, of one draw, with their searches."""
-    sizes = {space: size for searcher, space, size in PLANS[setting.name] if searcher == "greedy"}
     for row in read(setting.table("paths")):
         is_timed = (row["space"], int(row["size"])) in TIMED[setting.name]
         if is_timed and (row["searcher"], row["draw"]) == ("greedy", "0"):
-            yield row, searched(setting, 0, "greedy", row["space"], sizes[row["space"]])
+            yield row, greedy_search(setting, 0, row["space"])
 
 
 def written(setting: Setting) -> Iterator[Row]:

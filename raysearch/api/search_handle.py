@@ -234,8 +234,8 @@ class Search:
         with self._opened() as (ledger, record):
             mask = record.best_of_size(remove).mask
             result = record.finished_result
-            is_repaired = result.settings.repair != "none"  # and runtimes have run the mask without its repair
-            ran = {} if is_repaired else runs_of(ledger, result.fingerprints["model"], mask)
+            # runtimes have run the mask without its repair
+            ran = {} if result.settings.is_repaired else runs_of(ledger, result.fingerprints["model"], mask)
         spec = build.recorded_search(record.config)
         folder = as_path("--out", out)
         return export_search(

@@ -111,7 +111,7 @@ def _recorded(ledger: Ledger, search: SearchRecord, name: str, kind: Any) -> dic
     There are none if the search's masks are repaired: those of the same mask are without its repair.
     """
     result = search.finished_result
-    if result.settings.repair != "none":
+    if result.settings.is_repaired:
         return {}
     mask = result.mask
     model = result.fingerprints["model"]

@@ -125,9 +125,9 @@ def result_notes(result: SearchResult, in_ledger: str, in_store: str | None) -> 
         figure = knee_file(result.search_id, result.settings.places.store)
         notes.append(f"Loss, speed and memory by number of {result.space.plural}: {figure}")
     commands_on_search = [*_export_commands(result)]
-    if result.settings.repair == "none":
+    if not result.settings.is_repaired:
         commands_on_search.append(f"assess {result.search_id}")
-    if result.settings.repair == "none" and result.staged is None:
+    if not result.settings.is_repaired and result.staged is None:
         commands_on_search.append(f"recover {result.search_id} --out healed")
     commands_on_search.append(f"show {result.search_id}")
     commands = [f"{command}{in_ledger}" for command in commands_on_search]
@@ -157,7 +157,7 @@ def _export_commands(result: SearchResult) -> list[str]:
     settings = result.settings
     path = settings.model_path
     is_gguf = path.startswith("installed:") or path.lower().endswith(".gguf")
-    is_gguf = is_gguf and settings.adapter is None and settings.repair == "none"
+    is_gguf = is_gguf and settings.adapter is None and not settings.is_repaired
     file, folder = ("pruned.gguf", "pruned-model") if result.staged is None else ("healed.gguf", "healed")
     options = [f"--gguf {file}", f"--out {folder}"] if is_gguf else [f"--out {folder}"]
     return [f"export {result.search_id} {option}" for option in options]

@@ -13,6 +13,7 @@ Sources: ReplaceMe (arXiv 2505.02819) for the matrix; Prune&Comp (arXiv 2507.182
 from __future__ import annotations
 
 import math
+import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
@@ -173,8 +174,7 @@ class CutChooser:
 
     def remove_sums(self, cut: Cut) -> None:
         """Delete the sums at a cut whose repair is chosen."""
-        for file in self._folder_of_sums(cut).glob("*.npz"):
-            file.unlink()
+        shutil.rmtree(self._folder_of_sums(cut), ignore_errors=True)
 
     def _folder_of_sums(self, cut: Cut) -> Path:
         return self.folder / f"sums-{cut.removed[0].position}"

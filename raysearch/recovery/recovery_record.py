@@ -266,7 +266,7 @@ def recoveries_of_search(ledger: Ledger, record: SearchRecord) -> list[RecoveryR
         The records, mask by mask.
     """
     result = record.result
-    if result is None or result.settings.repair != "none":
+    if result is None or result.settings.is_repaired:
         return []
     masks = dict.fromkeys([result.mask, *(trial.mask for trial in result.path)])
     return recoveries_of(ledger, result.fingerprints["model"], masks)

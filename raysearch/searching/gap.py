@@ -95,7 +95,7 @@ def gap_of(record: SearchRecord, ledger: Ledger) -> Gap:
     ]
     if len(rivals) < n_masks:
         options = "" if result.space is LAYERS else f" space={result.space.name}"
-        options += "" if result.settings.repair == "none" else f" repair={result.settings.repair}"
+        options += f" repair={result.settings.repair}" if result.settings.is_repaired else ""
         options += "" if result.target is None else f" {result.target.override}"
         options += f" searcher.limit={n_masks}" if n_masks > ExhaustiveSearcher.limit else ""
         raise UserError(

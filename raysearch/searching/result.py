@@ -343,9 +343,9 @@ class SearchResult(SearchHeader):
             return []
         below = None if self.separation is None else self.separation.below_dense
         remedy = f"measure it on other data: raysearch assess {self.search_id}{self.settings.places.ledger_option}"
-        if self.choices["objective"] != "perplexity" or self.settings.repair != "none":
+        if self.choices["objective"] != "perplexity" or self.settings.is_repaired:
             masks = f"masks=[[],[{','.join(map(str, self.removed))}]]"
-            repair = f" repair={self.settings.repair}" if self.settings.repair != "none" else ""
+            repair = f" repair={self.settings.repair}" if self.settings.is_repaired else ""
             model = self.settings.model_path if self.choices.get("model") == "custom" else self.model
             remedy = f"compare perplexities: raysearch score {quote(f'model={model}')} {quote(masks)}{repair}"
         if below != "beyond noise":

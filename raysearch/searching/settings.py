@@ -121,6 +121,11 @@ class SearchSettings:
         return repair
 
     @property
+    def is_repaired(self) -> bool:
+        """Whether masks were repaired before they were evaluated."""
+        return self.repair != "none"
+
+    @property
     def protect(self) -> Sequence[int | str]:
         """The layers and halves that are never removed; negative layers count from the end."""
         protect: Sequence[int | str] = self.config["protect"]
