@@ -6,10 +6,11 @@
 
 The model is SmolLM2 without layers 13, 14, 16, 17 and 18, or another one, trained on C4. Two repairs without training
 stand beside the trainings. Each model is judged by two texts that it has not seen: other documents of C4, and
-WikiText-2; with --tasks also by choosing tasks and small sums. With --rows all trainings see the same rows once,
-instead of taking as many minutes. If it is stopped, the same command continues. It writes training.csv next to this
-file (with --tasks training-tasks.csv), a row for each training, and prints the tables of the README. Nothing else
-should run on the machine: what fits into the minutes depends on it. The column `load` has its load before the training.
+WikiText-2; with --tasks also by choosing tasks and small sums, with --problems by the Python that it writes. With --rows
+all trainings see the same rows once, instead of taking as many minutes. If it is stopped, the same command continues.
+It writes training.csv next to this file (with --tasks training-tasks.csv, with --problems training-answers.csv), a row
+for each training, and prints the tables of the README. Nothing else should run on the machine: what fits into the
+minutes depends on it. The column `load` has its load before the training.
 """
 
 from __future__ import annotations
@@ -27,6 +28,8 @@ from raysearch.configuration import build
 from raysearch.models.description import describe
 
 HERE = Path(__file__).parent
+#: The folder with the data `humaneval_indented`.
+CONFIGURATION = HERE.parent / "limits_of_layer_pruning" / "conf"
 
 SMALL_STEPS = ["data.seq_len=128", "recovery.batch_size=4"]  # 512 tokens in a step
 LARGE_STEPS = ["data.seq_len=256", "recovery.batch_size=8"]  # 2,048 tokens in a step
@@ -63,10 +66,13 @@ def main() -> None:
     parser.add_argument("--draws", type=int, nargs="+", default=[0, 1, 2])
     parser.add_argument("--methods", nargs="+", choices=METHODS, default=[*METHODS])
     parser.add_argument("--windows", type=int, default=64, help="windows of 256 tokens of each text")
-    parser.add_argument("--tasks", nargs="*", default=[], help="of lm-eval, with 60 items each; and 100 small sums")
+    judges = parser.add_mutually_exclusive_group()
+    judges.add_argument("--tasks", nargs="*", default=[], help="of lm-eval, with 60 items each; and 100 small sums")
+    judges.add_argument("--problems", type=int, default=0, help="of HumanEval, with answers of at most 64 tokens")
     arguments = parser.parse_args()
     arguments.store.mkdir(parents=True, exist_ok=True)
-    results = HERE / ("training-tasks.csv" if arguments.tasks else "training.csv")
+    judge = "-tasks" if arguments.tasks else "-answers" if arguments.problems else ""
+    results = HERE / f"training{judge}.csv"
     rows = pd.read_csv(results).to_dict("records") if results.exists() else []
     cell = {"model": Path(arguments.model).stem, "mask": str(raysearch.Mask(arguments.mask))}
     cell["limit"] = f"{arguments.rows} rows" if arguments.rows else f"{arguments.minutes:g} min"
@@ -126,8 +132,14 @@ def trained(search: Search, method: str, draw: int, arguments: argparse.Namespac
         overrides += [f"assess.probe.file={arguments.data}/arithmetic/1dc.jsonl"]
     else:
         overrides.append("assess.probe.enabled=false")
+    if arguments.problems:
+        overrides += [f"assess.data_dir={arguments.data}", "assess.answers.max_new_tokens=64"]
+        overrides += [f"assess.generation.humaneval=data=humaneval_indented data.samples={arguments.problems}"]
+        overrides += ["assess.answers.run_code=true"]
     minutes = None if is_repair or arguments.rows else arguments.minutes
-    recovered = search.recover(arguments.store / "healed", *overrides, minutes=minutes, overwrite=True)
+    recovered = search.recover(
+        arguments.store / "healed", *overrides, minutes=minutes, overwrite=True, config_dir=CONFIGURATION
+    )
     training = recovered.training
     seconds = sum(seconds for stage, seconds in recovered.stages.items() if stage != "assessment")
     row: dict[str, object] = {
