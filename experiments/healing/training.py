@@ -131,7 +131,7 @@ def trained(search: Search, method: str, draw: int, arguments: argparse.Namespac
         overrides += ["assess.limit=60", "assess.probe.enabled=true", "assess.probe.items=100"]
         overrides += [f"assess.probe.file={arguments.data}/arithmetic/1dc.jsonl"]
     else:
-        overrides.append("assess.probe.enabled=false")
+        overrides += ["assess.probe.enabled=false", "assess.limit=null"]  # a repair has a limit of its own
     if arguments.problems:
         overrides += [f"assess.data_dir={arguments.data}", "assess.answers.max_new_tokens=64"]
         overrides += [f"assess.generation.humaneval=data=humaneval_indented data.samples={arguments.problems}"]
