@@ -4,7 +4,7 @@
     python experiments/healing/training.py --store /tmp/healing --data … --minutes 2 --draws 0 --windows 16
     python experiments/healing/training.py --store /tmp/healing --data … --rows 89 --model gemma-3-270m.gguf --mask 8 9
 
-The model is SmolLM2 without layers 13, 14, 16, 17 and 18, or another one, trained on C4. Two repairs without training
+The model is SmolLM2 without layers 13, 14, 16, 17 and 18, or another one, trained on C4. Repairs without training
 stand beside the trainings. Each model is judged by two texts that it has not seen: other documents of C4, and
 WikiText-2; with --tasks also by choosing tasks and small sums, with --problems by the Python that it writes. With --rows
 all trainings see the same rows once, instead of taking as many minutes. If it is stopped, the same command continues.
@@ -38,10 +38,11 @@ REPAIR = "recovery=closed_form"  # takes the time that it takes
 
 MOST_ROWS = 1024  # of a training in minutes, which leaves out those that do not fit
 
-#: The overrides of each training, and of two repairs without training.
+#: The overrides of each training, and of the repairs without training.
 METHODS = {
     "scale": [REPAIR, "recovery.repairs=[scale]"],
     "linear": [REPAIR, "recovery.repairs=[linear]"],
+    "linear, scale": [REPAIR],
     "logits, small steps": SMALL_STEPS,
     "logits, large steps": LARGE_STEPS,
     "hidden, small steps": ["recovery=hidden", *SMALL_STEPS],
