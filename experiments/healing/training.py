@@ -6,11 +6,11 @@
 
 The model is SmolLM2 without layers 13, 14, 16, 17 and 18, or another one, trained on C4. Repairs without training
 stand beside the trainings. Each model is judged by two texts that it has not seen: other documents of C4, and
-WikiText-2; with --tasks also by choosing tasks and small sums, with --problems by the Python that it writes. With --rows
-all trainings see the same rows once, instead of taking as many minutes. If it is stopped, the same command continues.
-It writes training.csv next to this file (with --tasks training-tasks.csv, with --problems training-answers.csv), a row
-for each training, and prints the tables of the README. Nothing else should run on the machine: what fits into the
-minutes depends on it. The column `load` has its load before the training.
+WikiText-2; with --tasks also by choosing tasks and small sums, with --problems by the Python that it writes. With
+--rows all trainings see the same rows once, instead of taking as many minutes. If it is stopped, the same command
+continues. It writes training.csv next to this file (with --tasks training-tasks.csv, with --problems
+training-answers.csv), a row for each training, and prints the tables of the README. Nothing else should run on the
+machine: what fits into the minutes depends on it. The column `load` has its load before the training.
 """
 
 from __future__ import annotations
