@@ -27,6 +27,7 @@ from pathlib import Path
 from typing import Any
 
 import raysearch
+from raysearch.assessment.results import SearchAssessment
 from raysearch.configuration import build
 from raysearch.core.mask import Mask
 from raysearch.evaluation.session import open_session
@@ -236,10 +237,14 @@ def assessed(setting: Setting) -> Iterator[Row]:
             search = greedy_search(setting, draw, row["space"])
             assessment = search.assess("assess=none", remove=int(row["size"]), assess=options)
             savings = "; ".join(dict.fromkeys(saving for saving, other in compared if other["mask"] == mask))
-            for name, result in assessment.pruned.items():
-                dense = assessment.dense[name].estimate
-                numbers = {"value": result.estimate.value, "error": result.estimate.error, "dense": dense.value}
-                yield {**row, "equal": savings, "metric": name, **numbers}
+            yield from ({**row, "equal": savings, **number} for number in numbers_beside_dense(assessment))
+
+
+def numbers_beside_dense(assessment: SearchAssessment) -> Iterator[Row]:
+    """Yield each number of a pruned model with its error, and the same number of the dense model."""
+    for name, result in assessment.pruned.items():
+        numbers = {"metric": name, "value": result.estimate.value, "error": result.estimate.error}
+        yield {**numbers, "dense": assessment.dense[name].estimate.value}
 
 
 def timed_masks(setting: Setting) -> Iterator[tuple[Row, raysearch.Search]]:
@@ -262,9 +267,7 @@ def written(setting: Setting) -> Iterator[Row]:
     }
     for row, search in timed_masks(setting):
         assessment = search.assess("assess=none", remove=int(row["size"]), config_dir=CONFIGURATION, assess=options)
-        for name, result in assessment.pruned.items():
-            numbers = {"metric": name, "value": result.estimate.value, "error": result.estimate.error}
-            yield {**row, **numbers, "dense": assessment.dense[name].estimate.value}
+        yield from ({**row, **number} for number in numbers_beside_dense(assessment))
 
 
 def speeds(setting: Setting) -> Iterator[Row]:
